@@ -1,16 +1,20 @@
 // spanalloc-measure: runs one command and measures its whole process tree.
 //
-// Memory is RSS + page tables, because a memory cgroup is charged for both. The kernel keeps a peak only for
-// the RSS of a single process, so two readings are combined:
-//   - at the exit stop of every process (ptrace, PTRACE_EVENT_EXIT), when its memory still stands: the
-//     kernel's peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however short it runs.
-//   - a sample of all living processes every few milliseconds. More than one process share pages, so there
+// Memory is RSS + page tables, because a memory cgroup is charged for both. The kernel keeps a peak
+// only for the RSS of a single process, so two readings are combined:
+//   - at the exit stop of every process (ptrace, PTRACE_EVENT_EXIT), when its memory still stands:
+//   the
+//     kernel's peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however short
+//     it runs.
+//   - a sample of all living processes every few milliseconds. More than one process share pages,
+//   so there
 //     the proportional share (PSS) of each is summed.
 // The peak is the largest of all readings.
 //
-// ptrace costs a stop at fork, exec and exit of a process and at each signal. Threads are not traced, so that
-// programs with many short threads run at their own speed; a process forked by a thread other than the first
-// is found by the samples instead, through the kernel's list of children.
+// ptrace costs a stop at fork, exec and exit of a process and at each signal. Threads are
+// not traced, so that programs with many short threads run at their own speed; a process
+// forked by a thread other than the first is found by the samples instead, through the
+// kernel's list of children.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -100,7 +104,8 @@ static void resume(pid_t pid, int signal) {
   ptrace(PTRACE_CONT, pid, NULL, (void*)(intptr_t)signal);
 }
 
-// A child announced by its parent's fork event. Its own first stop may have come before: then it waits.
+// A child announced by its parent's fork event. Its own first stop may have
+// come before: then it waits.
 static void child_announced(pid_t parent, bool own_memory) {
   unsigned long child = 0;
   if (ptrace(PTRACE_GETEVENTMSG, parent, NULL, &child) != 0) return;
@@ -109,7 +114,8 @@ static void child_announced(pid_t parent, bool own_memory) {
   bool held = false;
   if (p != NULL) {
     held = p->held;
-    *p = (struct Process){.pid = p->pid, .traced = true, .announced = true, .own_memory = own_memory};
+    *p = (struct Process){
+        .pid = p->pid, .traced = true, .announced = true, .own_memory = own_memory};
   }
   pthread_mutex_unlock(&tree.lock);
   if (held) resume((pid_t)child, 0);
@@ -127,7 +133,8 @@ static void first_stop(pid_t pid) {
 static void executed(pid_t pid) {
   pthread_mutex_lock(&tree.lock);
   struct Process* p = tree_add(pid);
-  if (p != NULL) *p = (struct Process){.pid = pid, .traced = true, .announced = true, .own_memory = true};
+  if (p != NULL)
+    *p = (struct Process){.pid = pid, .traced = true, .announced = true, .own_memory = true};
   pthread_mutex_unlock(&tree.lock);
 }
 
@@ -205,7 +212,8 @@ static int trace_until_end(struct rusage* usage) {
 static void prepend_preload(const char* path) {
   const char* old = getenv("LD_PRELOAD");
   char* joined = NULL;
-  if (asprintf(&joined, "%s%s%s", path, old != NULL && *old != '\0' ? ":" : "", old != NULL ? old : "") < 0) {
+  if (asprintf(&joined, "%s%s%s", path, old != NULL && *old != '\0' ? ":" : "",
+               old != NULL ? old : "") < 0) {
     die("asprintf");
   }
   setenv("LD_PRELOAD", joined, 1);
@@ -253,23 +261,27 @@ static void report(const struct Options* o, int status, double wall, const struc
   int fd = STDERR_FILENO;
   if (o->out != NULL) fd = open(o->out, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) die(o->out);
-  if (g.exit_readings == 0) {  // no ptrace here: the kernel's peak RSS of the largest process is the floor
+  // No ptrace here: the kernel's peak RSS of the largest process is the floor
+  if (g.exit_readings == 0) {
     raise_to(&tree.peak_rss_kib, (uint64_t)u->ru_maxrss);
     raise_to(&tree.peak_kib, (uint64_t)u->ru_maxrss + tree.peak_page_tables_kib);
   }
-  dprintf(fd,
-          "{\"exit_code\": %d, \"signal\": %d, \"timed_out\": %s, \"wall_s\": %.6f, \"user_s\": %.6f, "
-          "\"system_s\": %.6f, \"minor_faults\": %ld, \"major_faults\": %ld, \"voluntary_switches\": %ld, "
-          "\"involuntary_switches\": %ld, \"peak_kib\": %lu, "
-          "\"peak_rss_kib\": %lu, \"peak_page_tables_kib\": %lu, \"processes\": %lu, "
-          "\"most_processes_at_once\": %lu, \"exit_readings\": %lu, \"samples\": %lu, "
-          "\"expected_mapped\": %s, \"processes_with_expected\": %lu, \"processes_without_expected\": %lu, "
-          "\"process_id\": %d}\n",
-          WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-          g.timed_out ? "true" : "false", wall, seconds(u->ru_utime), seconds(u->ru_stime), u->ru_minflt,
-          u->ru_majflt, u->ru_nvcsw, u->ru_nivcsw, tree.peak_kib, tree.peak_rss_kib,
-          tree.peak_page_tables_kib, tree.seen, tree.most_at_once, g.exit_readings, g.samples,
-          g.root_mapped_expected ? "true" : "false", g.expected_yes, g.expected_no, (int)g_root);
+  dprintf(
+      fd,
+      "{\"exit_code\": %d, \"signal\": %d, \"timed_out\": %s, \"wall_s\": %.6f, \"user_s\": %.6f, "
+      "\"system_s\": %.6f, \"minor_faults\": %ld, \"major_faults\": %ld, \"voluntary_switches\": "
+      "%ld, "
+      "\"involuntary_switches\": %ld, \"peak_kib\": %lu, "
+      "\"peak_rss_kib\": %lu, \"peak_page_tables_kib\": %lu, \"processes\": %lu, "
+      "\"most_processes_at_once\": %lu, \"exit_readings\": %lu, \"samples\": %lu, "
+      "\"expected_mapped\": %s, \"processes_with_expected\": %lu, \"processes_without_expected\": "
+      "%lu, "
+      "\"process_id\": %d}\n",
+      WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+      g.timed_out ? "true" : "false", wall, seconds(u->ru_utime), seconds(u->ru_stime),
+      u->ru_minflt, u->ru_majflt, u->ru_nvcsw, u->ru_nivcsw, tree.peak_kib, tree.peak_rss_kib,
+      tree.peak_page_tables_kib, tree.seen, tree.most_at_once, g.exit_readings, g.samples,
+      g.root_mapped_expected ? "true" : "false", g.expected_yes, g.expected_no, (int)g_root);
 }
 
 // Ends this process the way the command ended.
@@ -287,15 +299,18 @@ static _Noreturn void end_like(int status) {
 static void usage(FILE* to) {
   fputs(
       "usage: spanalloc-measure [options] -- COMMAND...\n"
-      "Runs COMMAND and writes one JSON line with its time, CPU, page faults, context switches and peak\n"
-      "memory (RSS + page tables, the whole process tree). Ends with the command's exit code or signal.\n"
+      "Runs COMMAND and writes one JSON line with its time, CPU, page faults, context switches and "
+      "peak\n"
+      "memory (RSS + page tables, the whole process tree). Ends with the command's exit code or "
+      "signal.\n"
       "  --out FILE        where the line goes (default: stderr)\n"
       "  --preload LIST    put LIST in front of LD_PRELOAD for COMMAND\n"
       "  --set NAME=VALUE  set a variable for COMMAND (up to 16 times)\n"
       "  --expect OBJECT   check at each process's end that OBJECT (a real path) is mapped in it\n"
       "  --timeout SECS    kill the process tree after SECS; exit code 124\n"
       "  --interval MS     time between two samples (default 5)\n"
-      "  --share PERCENT   wait longer where reading would take more of one CPU than this (default 10)\n"
+      "  --share PERCENT   wait longer where reading would take more of one CPU than this (default "
+      "10)\n"
       "example: spanalloc-measure --preload build/release/lib/libspanalloc.so -- ls -l\n",
       to);
 }
@@ -349,7 +364,8 @@ int main(int argc, char** argv) {
   close(failure[1]);
   forward_signals();
 
-  const long events = PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
+  const long events =
+      PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
   const bool traced = ptrace(PTRACE_SEIZE, g_root, NULL, (void*)events) == 0;
   tree.processes[0] =
       (struct Process){.pid = g_root, .traced = traced, .announced = true, .own_memory = !traced};

@@ -44,8 +44,9 @@ static uint64_t field(const char* text, const char* key) {
 static bool read_status_of(pid_t pid, const char* name, struct Reading* r) {
   char text[4096];
   if (!read_proc(pid, name, text, sizeof text) || strstr(text, "VmRSS:") == NULL) return false;
-  *r = (struct Reading){
-      .rss_kib = field(text, "VmRSS:"), .hwm_kib = field(text, "VmHWM:"), .pte_kib = field(text, "VmPTE:")};
+  *r = (struct Reading){.rss_kib = field(text, "VmRSS:"),
+                        .hwm_kib = field(text, "VmHWM:"),
+                        .pte_kib = field(text, "VmPTE:")};
   r->pss_kib = r->rss_kib;
   return true;
 }
@@ -142,8 +143,8 @@ void tree_read(pid_t exiting) {
 
 // ---- children of threads ----
 
-// Adds the children of one thread. A new one counts from its second sighting on: until its exec a child made
-// by vfork or posix_spawn runs in its parent's memory, and that is over quickly.
+// Adds the children of one thread. A new one counts from its second sighting on: until its exec a
+// child made by vfork or posix_spawn runs in its parent's memory, and that is over quickly.
 static void add_children_of(pid_t process, pid_t thread) {
   char name[64], text[4096];
   snprintf(name, sizeof name, "task/%d/children", (int)thread);

@@ -16,8 +16,8 @@ struct Process {
   bool own_memory;  // false until it is known not to run in its parent's memory (vfork)
 };
 
-// `lock` guards every field: the tracer and the sampler both use them. Every function here that takes no path
-// is called with it held.
+// `lock` guards every field: the tracer and the sampler both use them. Every function here that
+// takes no path is called with it held.
 struct ProcessTree {
   pthread_mutex_t lock;
   struct Process processes[kMaxProcesses];
@@ -33,8 +33,8 @@ struct Process* tree_find(pid_t pid);
 /// The process, added when it is new; NULL when the list is full.
 struct Process* tree_add(pid_t pid);
 void tree_drop(pid_t pid);
-/// Reads all living processes and raises the peaks. `exiting`, if not 0, stands at its exit stop: the
-/// kernel's own peak of it is final.
+/// Reads all living processes and raises the peaks. `exiting`, if not 0, stands at its exit stop:
+/// the kernel's own peak of it is final.
 void tree_read(pid_t exiting);
 /// Adds the processes that threads other than the first have forked, of which ptrace does not tell.
 void tree_add_untraced_children(void);

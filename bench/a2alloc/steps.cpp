@@ -1,22 +1,26 @@
-// The a2alloc engine counts its steps: what an allocation looks at, what a heap fetches and carries.
+// The a2alloc engine counts its steps: what an allocation looks at, what a
+// heap fetches and carries.
 //
-// One config of the engine, in this process and beside its malloc, serves one trace of allocations; the
-// config's observer counts. All but the time is exact: the same in every run. The configs are those that are
-// libraries, and the report's with another K, F or size of superblocks.
+// One config of the engine, in this process and beside its malloc, serves one trace of allocations;
+// the config's observer counts. All but the time is exact: the same in every run. The configs are
+// those that are libraries, and the report's with another K, F or size of superblocks.
 //
 // Traces (one thread but in the last):
 //   larson      4000 objects of 7 to 499 bytes; 400,000 times a random one is replaced
 //   threadtest  10 times 100,000 objects of 64 bytes allocated, then freed
-//   churn       4 MiB live through six phases of sizes as in workloads/fragmentation.cpp (the largest 24 KiB,
-//               so all in superblocks), 3 % of each phase staying; then nine in ten freed
-//   requests    2000 requests allocate 8 KiB to 1 MiB in objects of 16 bytes to 1 KiB, and free it all
+//   churn       4 MiB live through six phases of sizes as in workloads/fragmentation.cpp (the
+//               largest 24 KiB, so all in superblocks), 3 % of each phase staying; then nine in ten
+//               freed
+//   requests    2000 requests allocate 8 KiB to 1 MiB in objects of 16 bytes to 1 KiB, and free it
+//               all
 //   loaded      the same on top of 4 MiB that stand
 //   threads     64 threads that live at once, an object of 16 bytes each
 //
-// Metrics: superblocks_looked_at and blocks_looked_at, an allocation; fetched, superblocks that a heap takes
-// from the global heap, in 1000 allocations; carried_over_live, the most bytes of superblocks in heaps over
-// the most live bytes; left_over_live, the same in churn when nine in ten are freed; kept_kib, what heaps
-// keep when all is freed; record_superblocks, those that hold heap records.
+// Metrics: superblocks_looked_at and blocks_looked_at, an allocation; fetched, superblocks
+// that a heap takes from the global heap, in 1000 allocations; carried_over_live, the most
+// bytes of superblocks in heaps over the most live bytes; left_over_live, the same in churn
+// when nine in ten are freed; kept_kib, what heaps keep when all is freed; record_superblocks,
+// those that hold heap records.
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -113,7 +117,8 @@ struct Object {
   std::size_t size;
 };
 
-// What a trace allocates through: it knows what lives, and what was asked of the engine since start().
+// What a trace allocates through: it knows what lives, and what was asked of
+// the engine since start().
 class User {
  public:
   explicit User(const Heap& heap) : heap_(heap) {}
@@ -144,7 +149,8 @@ class User {
     counted_ = steps;
   }
   double carried_over_live() const {
-    return static_cast<double>(steps.carried * heap_.superblock_bytes) / static_cast<double>(live_.now());
+    return static_cast<double>(steps.carried * heap_.superblock_bytes) /
+           static_cast<double>(live_.now());
   }
   void tell(workload::Record& record) const {
     const auto an_allocation = [&](std::uint64_t n) {
@@ -156,8 +162,9 @@ class User {
     record.metric("superblocks_looked_at", an_allocation(counted_.superblocks));
     record.metric("blocks_looked_at", an_allocation(counted_.blocks));
     record.metric("fetched", 1000 * an_allocation(counted_.added));
-    record.metric("carried_over_live", static_cast<double>(counted_.carried_most * heap_.superblock_bytes) /
-                                           static_cast<double>(live_.peak()));
+    record.metric("carried_over_live",
+                  static_cast<double>(counted_.carried_most * heap_.superblock_bytes) /
+                      static_cast<double>(live_.peak()));
   }
 
  private:
@@ -276,8 +283,9 @@ struct Trace {
   const char* name;
   void (*run)(User&, workload::Record&);
 };
-constexpr Trace kTraces[] = {{"larson", larson},     {"threadtest", threadtest}, {"churn", churn},
-                             {"requests", requests}, {"loaded", loaded},         {"threads", threads}};
+constexpr Trace kTraces[] = {{"larson", larson}, {"threadtest", threadtest},
+                             {"churn", churn},   {"requests", requests},
+                             {"loaded", loaded}, {"threads", threads}};
 
 template <class List>
 std::vector<std::string> names(const List& list) {
@@ -300,7 +308,8 @@ int main(int argc, char** argv) {
   trace.run(user, record);
   user.tell(record);
   const a2alloc::Census census = heap.census();
-  workload::check(census.consistent(), "a2alloc_steps: the engine's walker finds its invariants broken");
+  workload::check(census.consistent(),
+                  "a2alloc_steps: the engine's walker finds its invariants broken");
   workload::check(census.live_blocks == 0, "a2alloc_steps: not every object was freed");
   record.metric("kept_kib", static_cast<double>(steps.carried * heap.superblock_bytes) / kKiB);
   record.metric("record_superblocks", static_cast<double>(census.heap_records));

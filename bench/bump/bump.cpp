@@ -1,29 +1,31 @@
 // libbump.so: a malloc that never frees, a baseline for time.
 //
-// malloc is a pointer that moves on, free returns at once. No allocator can do a call with less work, so a
-// workload under this one shows what its time consists of besides malloc and free: instructions per call that
-// remain here belong to the workload.
+// malloc is a pointer that moves on, free returns at once. No allocator can do a call with less
+// work, so a workload under this one shows what its time consists of besides malloc and free:
+// instructions per call that remain here belong to the workload.
 //
 // What it is no floor of:
 //   - Memory: nothing is used twice, and a size word stands in front of every block.
-//   - Time where memory is used again: memory that was just freed is warm in the caches and in the page
-//     table; fresh memory is neither, and the kernel must find and zero it, 4 KiB a fault. A program that
-//     turns over much more than it holds runs faster under an allocator that reuses, often by far. Such a
-//     result is right. What remains a floor is the time in user mode and the count of instructions.
+//   - Time where memory is used again: memory that was just freed is warm in the caches and in the
+//   page
+//     table; fresh memory is neither, and the kernel must find and zero it, 4 KiB a fault. A
+//     program that turns over much more than it holds runs faster under an allocator that reuses,
+//     often by far. Such a result is right. What remains a floor is the time in user mode and the
+//     count of instructions.
 //   - realloc: it copies whenever a block grows; others extend in place or move pages.
 //
-// Shape: one reservation, of which every thread cuts chunks (16 KiB at first, doubling to 1 MiB) by one
-// compare-and-swap; blocks are cut from a thread's chunk without any. What is left of a chunk at its thread's
-// exit is lost. No locks, so a fork at any time leaves both processes usable.
+// Shape: one reservation, of which every thread cuts chunks (16 KiB at first, doubling to 1 MiB) by
+// one compare-and-swap; blocks are cut from a thread's chunk without any. What is left of a chunk
+// at its thread's exit is lost. No locks, so a fork at any time leaves both processes usable.
 //
-// BUMP_LIMIT_MIB bounds what is handed out (default: half of the RAM, whatever a cgroup allows). Beyond it
-// every request is refused with ENOMEM; a workload that turns over more than that has no row here. Whoever
-// wants to know names a file in BUMP_REFUSED: it is made at the first refusal.
+// BUMP_LIMIT_MIB bounds what is handed out (default: half of the RAM, whatever a cgroup allows).
+// Beyond it every request is refused with ENOMEM; a workload that turns over more than that has no
+// row here. Whoever wants to know names a file in BUMP_REFUSED: it is made at the first refusal.
 //
-// BUMP_HUGE_PAGES=1 asks for huge pages (madvise). On hardware they make the faults few and fresh memory
-// about six times cheaper. They are not the default because in a virtual machine whose host takes back free
-// huge blocks (free page reporting) almost each of them costs a fault of the host: two to five times the
-// price of small pages, and noise.
+// BUMP_HUGE_PAGES=1 asks for huge pages (madvise). On hardware they make the faults few and fresh
+// memory about six times cheaper. They are not the default because in a virtual machine whose host
+// takes back free huge blocks (free page reporting) almost each of them costs a fault of the host:
+// two to five times the price of small pages, and noise.
 //
 // A library of the benchmark suite only: pointers are not checked, new handlers are not called.
 #include <fcntl.h>
@@ -59,16 +61,18 @@ constexpr std::uintptr_t round_up(std::uintptr_t n, std::size_t alignment) {
   return (n + alignment - 1) & ~(alignment - 1);
 }
 
-// Start of the reservation. It stands in the reservation itself, so that one compare-and-swap publishes it.
+// Start of the reservation. It stands in the reservation itself, so that one
+// compare-and-swap publishes it.
 struct Region {
-  std::atomic<std::size_t> taken;        // bytes cut off so far, this header included; at most `size`
+  // Bytes cut off so far, this header included; at most `size`
+  std::atomic<std::size_t> taken;
   alignas(kCacheLine) std::size_t size;  // constant
 };
 
 std::atomic<Region*> g_region{nullptr};
 
-// The number in an environment variable; 0 where there is none. environ is null where malloc is called before
-// the C library has started.
+// The number in an environment variable; 0 where there is none. environ is null where malloc is
+// called before the C library has started.
 std::size_t setting(const char* name) {
   const char* text = environ == nullptr ? nullptr : std::getenv(name);
   return text == nullptr ? 0 : std::strtoul(text, nullptr, 10);
@@ -87,12 +91,14 @@ std::size_t limit() {
   void* memory = MAP_FAILED;
   std::size_t size = limit();
   for (; size >= kMib; size = size / 2 & ~(kCacheLine - 1)) {
-    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED) break;
   }
   errno = error;
   if (memory == MAP_FAILED) return nullptr;
-  // The beginning stays in small pages, so that a tiny program need not pay for the zeroing of a huge one.
+  // The beginning stays in small pages, so that a tiny program need not pay for
+  // the zeroing of a huge one.
   const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(memory);
   const std::uintptr_t huge = round_up(start + kMib, kHugePage);
   if (setting("BUMP_HUGE_PAGES") == 1 && huge < start + size)
@@ -103,8 +109,10 @@ std::size_t limit() {
   region->size = size;
   region->taken.store(sizeof(Region), std::memory_order_relaxed);
   Region* first = nullptr;
-  // Release: who finds the region finds its size. Acquire on failure: the same, seen from the other side.
-  if (g_region.compare_exchange_strong(first, region, std::memory_order_acq_rel, std::memory_order_acquire))
+  // Release: who finds the region finds its size. Acquire on failure: the same,
+  // seen from the other side.
+  if (g_region.compare_exchange_strong(first, region, std::memory_order_acq_rel,
+                                       std::memory_order_acquire))
     return region;
   munmap(memory, size);
   return first;
@@ -121,7 +129,8 @@ std::size_t limit() {
 
 // `bytes` of memory that nobody has touched, at a cache line's start; null when there are no more.
 char* take(std::size_t bytes) {
-  Region* region = g_region.load(std::memory_order_acquire);  // pairs with the release in open_region
+  // Pairs with the release in open_region
+  Region* region = g_region.load(std::memory_order_acquire);
   if (region == nullptr) region = open_region();
   if (region == nullptr) return refuse();
   // Relaxed: a range belongs to the one who took it; nothing else is published by the count.
@@ -132,8 +141,8 @@ char* take(std::size_t bytes) {
   return reinterpret_cast<char*>(region) + taken;
 }
 
-// What a thread cuts blocks from. `next` is where the next block would start, its size word at next - 8; both
-// are multiples of 16, next <= end.
+// What a thread cuts blocks from. `next` is where the next block would start, its size word at next
+// - 8; both are multiples of 16, next <= end.
 struct Chunk {
   std::uintptr_t next;
   std::uintptr_t end;
@@ -154,8 +163,8 @@ inline void* cut(Chunk& chunk, std::uintptr_t at, std::size_t size) {
   return block;
 }
 
-// Whether a block of `size` at `at`, a multiple of 16 that is at most chunk.end, ends in the chunk. (A block
-// may end 8 bytes before the next one's start, where that one's size word stands.)
+// Whether a block of `size` at `at`, a multiple of 16 that is at most chunk.end, ends in the chunk.
+// (A block may end 8 bytes before the next one's start, where that one's size word stands.)
 inline bool fits(const Chunk& chunk, std::uintptr_t at, std::size_t size) {
   return size < chunk.end - at && size + sizeof(std::size_t) <= chunk.end - at;
 }
@@ -167,7 +176,8 @@ inline bool fits(const Chunk& chunk, std::uintptr_t at, std::size_t size) {
     Chunk& chunk = t_chunk;
     const std::size_t next_size =
         chunk.size == 0 ? kFirstChunk : (chunk.size < kLastChunk ? chunk.size * 2 : kLastChunk);
-    const std::size_t room = size + alignment + kAlignment;  // for the size word and any misalignment
+    // For the size word and any misalignment
+    const std::size_t room = size + alignment + kAlignment;
     if (room <= next_size / 4) {
       memory = take(next_size);
       if (memory != nullptr) {

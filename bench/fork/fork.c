@@ -1,7 +1,8 @@
-// fork THREADS MIB FORKS: a process whose first thread and so many others have MIB of live memory each forks,
-// while the others wait; children exit at once. Prints of the middle fork the microseconds that fork took in
-// the parent, those until the child was waited for, and the page faults of both; these two times of one fork
-// in ten, which took no longer; and what the kernel has to copy.
+// fork THREADS MIB FORKS: a process whose first thread and so many others have MIB of live
+// memory each forks, while the others wait; children exit at once. Prints of the middle fork
+// the microseconds that fork took in the parent, those until the child was waited for, and
+// the page faults of both; these two times of one fork in ten, which took no longer; and
+// what the kernel has to copy.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Preloaded before an allocator: marks where each call of its malloc and free begins and ends, for calls.c.
- * What the loader and libc allocate before this library's constructor has run is not marked. */
+/* Preloaded before an allocator: marks where each call of its malloc and free begins and ends, for
+ * calls.c. What the loader and libc allocate before this library's constructor has run is not
+ * marked. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

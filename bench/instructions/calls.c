@@ -1,10 +1,10 @@
-/* A plugin for QEMU's user-mode emulators that counts the instructions of every single call of malloc and
- * free, of all threads, between the marks of call_marks.c, in user mode. When the program ends it writes a
- * line "malloc N CALLS" or "free N CALLS" for each number N of instructions that calls took, to the file
- * named by its argument out=FILE.
+/* A plugin for QEMU's user-mode emulators that counts the instructions of every single call of
+ * malloc and free, of all threads, between the marks of call_marks.c, in user mode. When the
+ * program ends it writes a line "malloc N CALLS" or "free N CALLS" for each number N of
+ * instructions that calls took, to the file named by its argument out=FILE.
  *
- * A thread's count goes up by a whole block of translated code when the block begins; a mark in its middle
- * subtracts what comes behind it. */
+ * A thread's count goes up by a whole block of translated code when the block begins; a mark in its
+ * middle subtracts what comes behind it. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -79,12 +79,14 @@ static void mark_executed(unsigned cpu, void* data) {
 static void block_translated(qemu_plugin_id_t id, struct qemu_plugin_tb* block) {
   (void)id;
   const size_t count = qemu_plugin_tb_n_insns(block);
-  qemu_plugin_register_vcpu_tb_exec_cb(block, block_begins, QEMU_PLUGIN_CB_NO_REGS, (void*)(uintptr_t)count);
+  qemu_plugin_register_vcpu_tb_exec_cb(block, block_begins, QEMU_PLUGIN_CB_NO_REGS,
+                                       (void*)(uintptr_t)count);
   for (size_t i = 0; i < count; ++i) {
     struct qemu_plugin_insn* instruction = qemu_plugin_tb_get_insn(block, i);
     static const unsigned char kBegins[] = {0x0f, 0x1f, 0x80};
     const unsigned char* bytes = qemu_plugin_insn_data(instruction);
-    if (qemu_plugin_insn_size(instruction) != MARK_BYTES || memcmp(bytes, kBegins, sizeof kBegins) != 0)
+    if (qemu_plugin_insn_size(instruction) != MARK_BYTES ||
+        memcmp(bytes, kBegins, sizeof kBegins) != 0)
       continue;
     uint32_t number;
     memcpy(&number, bytes + sizeof kBegins, sizeof number);
@@ -92,7 +94,8 @@ static void block_translated(qemu_plugin_id_t id, struct qemu_plugin_tb* block) 
     struct mark* mark = malloc(sizeof *mark); /* as long as the program runs: the block may */
     if (mark == NULL) abort();
     *mark = (struct mark){number, count - 1 - i};
-    qemu_plugin_register_vcpu_insn_exec_cb(instruction, mark_executed, QEMU_PLUGIN_CB_NO_REGS, mark);
+    qemu_plugin_register_vcpu_insn_exec_cb(instruction, mark_executed, QEMU_PLUGIN_CB_NO_REGS,
+                                           mark);
   }
 }
 
@@ -109,13 +112,15 @@ static void program_ends(qemu_plugin_id_t id, void* unused) {
     }
   }
   for (size_t i = 0; i < long_count; ++i) {
-    fprintf(out, "%s %llu 1\n", kNames[long_calls[i].kind], (unsigned long long)long_calls[i].instructions);
+    fprintf(out, "%s %llu 1\n", kNames[long_calls[i].kind],
+            (unsigned long long)long_calls[i].instructions);
   }
   fclose(out);
 }
 
-__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t* info,
-                                                               int argc, char** argv) {
+__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id,
+                                                               const qemu_info_t* info, int argc,
+                                                               char** argv) {
   (void)info;
   if (argc != 1 || strncmp(argv[0], "out=", 4) != 0 || strlen(argv[0] + 4) >= sizeof out_path) {
     fprintf(stderr, "calls: one argument is needed, out=FILE\n");

@@ -1,6 +1,7 @@
-/* A plugin for QEMU's user-mode emulators (Debian's package qemu-user) that counts the instructions a program
- * executes, those of all its threads, and writes the number to the file named by its argument out=FILE when
- * the program ends. For what callgrind cannot run, and for other processors. */
+/* A plugin for QEMU's user-mode emulators (Debian's package qemu-user) that counts the instructions
+ * a program executes, those of all its threads, and writes the number to the file named by its
+ * argument out=FILE when the program ends. For what callgrind cannot run, and for other processors.
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,8 +33,9 @@ static void program_ends(qemu_plugin_id_t id, void* unused) {
   fclose(out);
 }
 
-__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t* info,
-                                                               int argc, char** argv) {
+__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id,
+                                                               const qemu_info_t* info, int argc,
+                                                               char** argv) {
   (void)info;
   if (argc != 1 || strncmp(argv[0], "out=", 4) != 0 || strlen(argv[0] + 4) >= sizeof out_path) {
     fprintf(stderr, "instructions: one argument is needed, out=FILE\n");

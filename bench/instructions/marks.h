@@ -1,6 +1,6 @@
 /* Instructions that do nothing and say where a call of malloc or free begins and ends: written by
- * call_marks.c, found by calls.c in what the emulator translates. A long no-operation of x86-64 with a number
- * as its displacement. */
+ * call_marks.c, found by calls.c in what the emulator translates. A long no-operation of x86-64
+ * with a number as its displacement. */
 #ifndef SPANALLOC_BENCH_INSTRUCTIONS_MARKS_H
 #define SPANALLOC_BENCH_INSTRUCTIONS_MARKS_H
 

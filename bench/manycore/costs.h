@@ -1,8 +1,8 @@
-/* What things cost on the simulated machine, in cycles; each can be set as a plugin argument of the same
- * name.
+/* What things cost on the simulated machine, in cycles; each can be set as a plugin argument of the
+ * same name.
  *
- * Orders of magnitude of one-socket x86-64 servers around 3 GHz, without a hypervisor. They weigh one against
- * another what an allocator can choose between: nothing here predicts nanoseconds. */
+ * Orders of magnitude of one-socket x86-64 servers around 3 GHz, without a hypervisor. They weigh
+ * one against another what an allocator can choose between: nothing here predicts nanoseconds. */
 #ifndef SPANALLOC_BENCH_MANYCORE_COSTS_H
 #define SPANALLOC_BENCH_MANYCORE_COSTS_H
 
@@ -20,11 +20,11 @@ static struct {
   int64_t fence;  /* mfence */
   int64_t pause;  /* the spin-loop hint */
   /* The kernel. */
-  int64_t syscall;   /* into the kernel and back */
-  int64_t vdso;      /* asking for the time or the CPU: no call into the kernel on a real machine */
-  int64_t fault;     /* first touch of a page: trap, allocation, zeroing */
-  int64_t map;       /* mmap, munmap, mprotect, mremap, brk: on top; one thread of a process at a time */
-  int64_t page;      /* each page that such a call or madvise takes away */
+  int64_t syscall; /* into the kernel and back */
+  int64_t vdso;    /* asking for the time or the CPU: no call into the kernel on a real machine */
+  int64_t fault;   /* first touch of a page: trap, allocation, zeroing */
+  int64_t map;  /* mmap, munmap, mprotect, mremap, brk: on top; one thread of a process at a time */
+  int64_t page; /* each page that such a call or madvise takes away */
   int64_t shootdown; /* telling other cores to forget a mapping: the caller */
   int64_t interrupt; /* ... each core that is told; as much again per 10 cores for the caller */
   int64_t wait;      /* going to sleep in a futex */
@@ -36,10 +36,11 @@ static struct {
   int64_t window; /* how far a core may run ahead of the others */
   int64_t exact;  /* the same before it touches lines that have moved between caches lately */
   int64_t ghz;    /* cycles in a nanosecond of the program's clock */
-  int64_t cpus;   /* number of CPUs that the machine has and the program is told of; 0: the real machine's
-                   * number is told, and every thread has a core */
+  int64_t cpus;   /* number of CPUs that the machine has and the program is told of; 0: the real
+                   * machine's   number is told, and every thread has a core */
   int64_t pin;    /* the real CPU that the simulation keeps to; -1: any */
-  int64_t from_thread; /* the measured part begins as this thread starts, the main one being 1; 0: by mark */
+  int64_t from_thread; /* the measured part begins as this thread starts, the main one being 1; 0:
+                          by mark */
 } cost = {.hit = 1,
           .llc = 40,
           .xfer = 120,
@@ -71,11 +72,12 @@ static const struct {
   int64_t least;
 } cost_options[] = {
 #define OPTION(name, least) {#name, &cost.name, least}
-    OPTION(hit, 0),       OPTION(llc, 0),    OPTION(xfer, 0),    OPTION(locked, 0),      OPTION(fence, 0),
-    OPTION(pause, 0),     OPTION(fault, 0),  OPTION(syscall, 0), OPTION(map, 0),         OPTION(page, 0),
-    OPTION(wait, 0),      OPTION(wake, 0),   OPTION(clone, 0),   OPTION(wakeup, 0),      OPTION(shootdown, 0),
-    OPTION(interrupt, 0), OPTION(window, 0), OPTION(exact, 0),   OPTION(ghz, 1),         OPTION(cpus, 0),
-    OPTION(pin, -1),      OPTION(vdso, 0),   OPTION(slice, 0),   OPTION(from_thread, 0),
+    OPTION(hit, 0),    OPTION(llc, 0),    OPTION(xfer, 0),      OPTION(locked, 0),
+    OPTION(fence, 0),  OPTION(pause, 0),  OPTION(fault, 0),     OPTION(syscall, 0),
+    OPTION(map, 0),    OPTION(page, 0),   OPTION(wait, 0),      OPTION(wake, 0),
+    OPTION(clone, 0),  OPTION(wakeup, 0), OPTION(shootdown, 0), OPTION(interrupt, 0),
+    OPTION(window, 0), OPTION(exact, 0),  OPTION(ghz, 1),       OPTION(cpus, 0),
+    OPTION(pin, -1),   OPTION(vdso, 0),   OPTION(slice, 0),     OPTION(from_thread, 0),
 #undef OPTION
 };
 

@@ -1,5 +1,5 @@
-/* System calls: what they cost, what they do to pages and to other cores, and what the program is told of the
- * machine (its clock and its CPUs). */
+/* System calls: what they cost, what they do to pages and to other cores, and what the program is
+ * told of the machine (its clock and its CPUs). */
 #ifndef SPANALLOC_BENCH_MANYCORE_KERNEL_H
 #define SPANALLOC_BENCH_MANYCORE_KERNEL_H
 
@@ -40,7 +40,8 @@ enum { GUEST_CLONE_THREAD = 0x10000, GUEST_CLONE_CHILD_CLEARTID = 0x200000 };
 enum { FUTEX_COMMAND = 127 };
 enum { POPULATE_READ = 22, POPULATE_WRITE = 23 }; /* MADV_..., which older headers lack */
 
-/* Nanoseconds at the simulation's start: always the same, so that nothing depends on the real time. */
+/* Nanoseconds at the simulation's start: always the same, so that nothing depends on the real time.
+ */
 enum { START_S = 1000000 };
 static const int64_t monotonic_base = START_S * 1000000000ll,
                      realtime_base = (1700000000ll + START_S) * 1000000000ll;
@@ -69,11 +70,13 @@ static bool is_wake(const uint64_t* args) {
   const unsigned command = (unsigned)args[1] & FUTEX_COMMAND;
   return command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET;
 }
-/* What else futexes can do moves waiters or changes the word, which the books here do not follow. */
+/* What else futexes can do moves waiters or changes the word, which the books here do not follow.
+ */
 static void refuse_other_futexes(const uint64_t* args) {
   static char why[128];
   if (is_wait(args) || is_wake(args)) return;
-  snprintf(why, sizeof why, "the program uses futex operation %u; only waiting and waking are simulated",
+  snprintf(why, sizeof why,
+           "the program uses futex operation %u; only waiting and waking are simulated",
            (unsigned)args[1] & FUTEX_COMMAND);
   give_up(why);
 }
@@ -84,8 +87,8 @@ static int64_t futex_deadline(const Core* c, const uint64_t* args) {
   if (((unsigned)args[1] & FUTEX_COMMAND) == FUTEX_WAIT) return clock_of[c->number] + ticks(ns);
   return ticks(ns - ((unsigned)args[1] & FUTEX_CLOCK_REALTIME ? realtime_base : monotonic_base));
 }
-/* The real kernel's patience is replaced: with a sleep, and with a futex wait whose time is up, none; with
- * others a day. */
+/* The real kernel's patience is replaced: with a sleep, and with a futex wait whose time is up,
+ * none; with others a day. */
 static bool write_guest(uint64_t address, const void* bytes, size_t n) { /* it may be read-only */
   const struct iovec from = {(void*)bytes, n}, to = {guest(address), n};
   return process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)n;
@@ -103,7 +106,8 @@ static struct timespec futex_patience(const Core* c, bool up) {
   const bool absolute = ((unsigned)c->args[1] & FUTEX_COMMAND) != FUTEX_WAIT;
   struct timespec patience = {0};
   if (!up && absolute)
-    clock_gettime((unsigned)c->args[1] & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC, &patience);
+    clock_gettime((unsigned)c->args[1] & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC,
+                  &patience);
   if (!up) patience.tv_sec += 24 * 3600;
   return patience;
 }
@@ -111,8 +115,8 @@ static struct timespec futex_patience(const Core* c, bool up) {
 static bool first_at(const Core* c, int64_t clock) {
   bool first = true;
   for (int i = 0; i < used_cores; i++)
-    first &=
-        i == c->number || (state_of[i] != READY && state_of[i] != DUE) || (clock_of[i] > clock && !held[i]);
+    first &= i == c->number || (state_of[i] != READY && state_of[i] != DUE) ||
+             (clock_of[i] > clock && !held[i]);
   return first;
 }
 
@@ -122,8 +126,8 @@ static int64_t sleep_ticks(const Core* c, int64_t number, const uint64_t* args) 
   if (!wanted) return 0;
   const int64_t ns = nanoseconds(guest(wanted));
   if (number == NR_NANOSLEEP || !(args[1] & TIMER_ABSTIME)) return ticks(ns);
-  const int64_t left =
-      ticks(ns - (args[0] == CLOCK_REALTIME ? realtime_base : monotonic_base)) - clock_of[c->number];
+  const int64_t left = ticks(ns - (args[0] == CLOCK_REALTIME ? realtime_base : monotonic_base)) -
+                       clock_of[c->number];
   return left > 0 ? left : 0;
 }
 
@@ -225,9 +229,11 @@ static void pages_gone(Core* c, int64_t n) {
   shoot_down(c);
 }
 
-/* The kernel provides the pages at once: as if the caller had touched them, without its instructions. */
+/* The kernel provides the pages at once: as if the caller had touched them, without its
+ * instructions. */
 static void populate(Core* c, uint64_t start, uint64_t length) {
-  for (uint64_t i = start >> PAGE_BITS; i < (start + length + (1 << PAGE_BITS) - 1) >> PAGE_BITS; i++) {
+  for (uint64_t i = start >> PAGE_BITS; i < (start + length + (1 << PAGE_BITS) - 1) >> PAGE_BITS;
+       i++) {
     Page* page = make_page(i);
     if (!page->present) fault_in(c, page);
   }
@@ -323,7 +329,8 @@ static void enter_kernel(Core* c, int64_t number) {
   c->child = NULL;
   clock_of[c->number] += cost.syscall * CYCLE;
   calling = c;
-  if (number == NR_FORK || number == NR_VFORK || (number == NR_CLONE && !(c->args[0] & GUEST_CLONE_THREAD)))
+  if (number == NR_FORK || number == NR_VFORK ||
+      (number == NR_CLONE && !(c->args[0] & GUEST_CLONE_THREAD)))
     give_up("the program starts another process; only threads are simulated");
   if (number == NR_FUTEX) refuse_other_futexes(c->args);
   if (number == NR_FUTEX && is_wake(c->args)) {
@@ -339,7 +346,8 @@ static void enter_kernel(Core* c, int64_t number) {
     return;
   }
   if (number == NR_FUTEX && is_wait(c->args)) {
-    clock_of[c->number] += cost.wait * CYCLE; /* come_back() undoes this and the count where it is refused */
+    clock_of[c->number] +=
+        cost.wait * CYCLE; /* come_back() undoes this and the count where it is refused */
     counts.waits++;
     c->asleep_since = clock_of[c->number];
     c->deadline = futex_deadline(c, c->args);

@@ -1,13 +1,15 @@
-/* Cores, their caches, and the directory that says which core has which line (MESI at 64-byte lines).
+/* Cores, their caches, and the directory that says which core has which line (MESI at 64-byte
+ * lines).
  *
- * Only the core that has the turn (turns.h) calls in here, so nothing needs a lock. Line and Page objects
- * live for ever once made. A line's state follows the physical page: a page that is given back forgets all of
- * it.
+ * Only the core that has the turn (turns.h) calls in here, so nothing needs a lock. Line and Page
+ * objects live for ever once made. A line's state follows the physical page: a page that is given
+ * back forgets all of it.
  *
  *   owner >= 0            that core alone has the line, modified:  nshared == 1, its bit is set
- *   owner < 0             clean: the cores with set bits have it, nshared of them; 0: the shared cache only
- * A core has a line exactly when its bit is set; its cache may still name a line that it has lost to another
- * one. */
+ *   owner < 0             clean: the cores with set bits have it, nshared of them; 0: the shared
+ *                         cache only
+ * A core has a line exactly when its bit is set; its cache may still name a line that it has lost
+ * to another one. */
 #ifndef SPANALLOC_BENCH_MANYCORE_MACHINE_H
 #define SPANALLOC_BENCH_MANYCORE_MACHINE_H
 
@@ -27,8 +29,8 @@ enum { REMEMBER = 20000 * CYCLE };
 
 /* clang-format off */
 #define EACH_COUNT(X) \
-  X(instructions) X(accesses) X(llc) X(transfers) X(invalidations) X(locked) X(written_back) X(faults) \
-  X(syscalls) X(shootdowns) X(interrupts) X(waits) X(wakes)
+  X(instructions) X(accesses) X(llc) X(transfers) X(invalidations) X(locked) X(written_back) \
+  X(faults) X(syscalls) X(shootdowns) X(interrupts) X(waits) X(wakes)
 /* clang-format on */
 typedef struct {
 #define X(name) int64_t name;
@@ -38,15 +40,16 @@ typedef struct {
 } Counts;
 static Counts counts; /* of the whole machine since its start */
 
-/* A stretch of instructions that qemu executes in one go. Before `strict_until` it is known to touch
- * contended lines. */
+/* A stretch of instructions that qemu executes in one go. Before `strict_until` it is known to
+ * touch contended lines. */
 typedef struct {
   int64_t ticks, instructions;
   int64_t strict_until;
   bool repeats; /* a further step of a repeated instruction, which qemu executes one by one */
 } Block;
 
-/* An instruction of a block, and what it cost in coherence. `until_end` is the state at the last mark. */
+/* An instruction of a block, and what it cost in coherence. `until_end` is the state at the last
+ * mark. */
 typedef struct Site {
   struct Site* next;
   Block* block;
@@ -83,8 +86,8 @@ typedef struct Core {
   int number;
   bool newborn;        /* its thread has not made its first system call */
   _Atomic uint32_t go; /* raised with every turn that it is given */
-  /* What a repeated instruction loaded and stored last, as tags; 0: nothing yet. ("rep movsb" does both in
-   * turn.) */
+  /* What a repeated instruction loaded and stored last, as tags; 0: nothing yet. ("rep movsb" does
+   * both in turn.) */
   uint64_t repeated[2];
   /* The system call that it is in. */
   uint64_t args[6];
@@ -162,8 +165,10 @@ static Page* make_page(uint64_t number) {
 
 /* How many pages of a range are present; with `drop`, they no longer are. */
 static int64_t present_pages(uint64_t start, uint64_t length, bool drop) {
-  const uint64_t first = start >> PAGE_BITS, end = (start + length + (1 << PAGE_BITS) - 1) >> PAGE_BITS;
-  const bool scan = end - first > pages_capacity; /* a huge range: rather look through all pages there are */
+  const uint64_t first = start >> PAGE_BITS,
+                 end = (start + length + (1 << PAGE_BITS) - 1) >> PAGE_BITS;
+  const bool scan =
+      end - first > pages_capacity; /* a huge range: rather look through all pages there are */
   const uint64_t from = scan ? 0 : first, to = scan ? pages_capacity : end;
   int64_t present = 0;
   for (uint64_t i = from; i < to; i++) {
@@ -176,7 +181,8 @@ static int64_t present_pages(uint64_t start, uint64_t length, bool drop) {
   }
   return present;
 }
-/* mremap: the pages are at other addresses without a fault. Which core had their lines is forgotten. */
+/* mremap: the pages are at other addresses without a fault. Which core had their lines is
+ * forgotten. */
 static int64_t move_pages(uint64_t from, uint64_t to, uint64_t length) {
   int64_t moved = 0;
   for (uint64_t i = 0; i < length >> PAGE_BITS; i++) {
@@ -260,8 +266,8 @@ static int64_t moved_at(Line* line, int64_t now) {
   return line->free_at;
 }
 
-/* A load or store (an atomic read-modify-write is a store) of a line on a page that is present. True: the
- * line is contended. */
+/* A load or store (an atomic read-modify-write is a store) of a line on a page that is present.
+ * True: the line is contended. */
 static bool access_line(Core* c, Line* line, bool store, Site* site) {
   const int64_t now = clock_of[c->number];
   int64_t done = now + cost.hit * CYCLE;

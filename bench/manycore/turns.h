@@ -1,16 +1,18 @@
-/* Who runs. One core at a time has the turn, and only its thread executes the program: the one whose clock is
- * behind all others', until it is ahead of them by more than it may be. So the order of events follows from
- * the clocks and not from the real machine's scheduler, and a run can be repeated.
+/* Who runs. One core at a time has the turn, and only its thread executes the program: the one
+ * whose clock is behind all others', until it is ahead of them by more than it may be. So the order
+ * of events follows from the clocks and not from the real machine's scheduler, and a run can be
+ * repeated.
  *
- * A thread that may block in a system call gives the turn away before (AWAY, or DUE when the end is known)
- * and asks for it afterwards. What would depend on how fast the real kernel is, is waited for: a thread that
- * goes to sleep in a futex until it does sleep, one that is woken until it is back, however long a busy real
- * machine takes for it. Only what hangs is given up, after ten minutes, and counted in `expired_waits`: from
- * then on the order may be the real machine's.
+ * A thread that may block in a system call gives the turn away before (AWAY, or DUE when the end is
+ * known) and asks for it afterwards. What would depend on how fast the real kernel is, is waited
+ * for: a thread that goes to sleep in a futex until it does sleep, one that is woken until it is
+ * back, however long a busy real machine takes for it. Only what hangs is given up, after ten
+ * minutes, and counted in `expired_waits`: from then on the order may be the real machine's.
  *
- * The machine has `cpus` cores. Threads that started before run; a new one that finds all busy waits, in the
- * order of birth, until a thread ends or goes to sleep, or for `slice` cycles, after which a scheduler would
- * make room. One that wakes up does not wait: most_running says how many ran at a time at the most. */
+ * The machine has `cpus` cores. Threads that started before run; a new one that finds all busy
+ * waits, in the order of birth, until a thread ends or goes to sleep, or for `slice` cycles, after
+ * which a scheduler would make room. One that wakes up does not wait: most_running says how many
+ * ran at a time at the most. */
 #ifndef SPANALLOC_BENCH_MANYCORE_TURNS_H
 #define SPANALLOC_BENCH_MANYCORE_TURNS_H
 
@@ -25,20 +27,21 @@
 #include "machine.h"
 
 static pthread_mutex_t turns_lock = PTHREAD_MUTEX_INITIALIZER; /* state_of, holder's changes */
-static _Atomic(Core*) holder;                                  /* who has the turn; null while all are away */
+static _Atomic(Core*) holder; /* who has the turn; null while all are away */
 static _Atomic int64_t
-    others_first;          /* the least clock among the cores that are ready or due, but the holder */
+    others_first; /* the least clock among the cores that are ready or due, but the holder */
 static _Atomic bool ended; /* the program has: nothing is simulated or counted any more */
 static _Atomic long turns;
-static _Atomic(Core*) expiring;  /* asleep in a futex, and its time is up */
-static _Atomic(Core*) departing; /* on its way to sleep; the next one to run sees that it gets there */
-static _Atomic uint64_t waking;  /* futex that the holder wakes threads from */
-static _Atomic long woken;       /* those that are back from it */
+static _Atomic(Core*) expiring; /* asleep in a futex, and its time is up */
+static _Atomic(Core*)
+    departing; /* on its way to sleep; the next one to run sees that it gets there */
+static _Atomic uint64_t waking; /* futex that the holder wakes threads from */
+static _Atomic long woken;      /* those that are back from it */
 static _Atomic int64_t expired_waits;
 static int most_running;
 
-/* Patience with the real kernel, and with a turn that does not end: for hangs alone. No answer may hang on
- * how busy the real machine is. */
+/* Patience with the real kernel, and with a turn that does not end: for hangs alone. No answer may
+ * hang on how busy the real machine is. */
 enum { SETTLE_MS = 600000, STALL_S = 600 };
 
 static int64_t real_ms(void) {
@@ -76,7 +79,8 @@ static void admit(int64_t now, int woken_up) {
 
 /* --- Turns --- */
 
-static void hand_out(void) { /* turns_lock held; the caller has the turn, or nobody. Then: expire() */
+static void hand_out(
+    void) { /* turns_lock held; the caller has the turn, or nobody. Then: expire() */
   int first = -1;
   int64_t second = INT64_MAX;
   for (int i = 0; i < used_cores; i++) {
@@ -128,15 +132,15 @@ static void settle_departing(void) {
   while (c->waiting_on && !asleep(c) && !patience_ends(limit)) sched_yield();
 }
 
-/* Real futexes do not know simulated time: whose time is up is woken, as may happen for no reason on any
- * system. Others that sleep on the same word may come first. */
+/* Real futexes do not know simulated time: whose time is up is woken, as may happen for no reason
+ * on any system. Others that sleep on the same word may come first. */
 static void expire(void) {
   Core* c = atomic_load(&expiring);
   if (!c) return;
   const int64_t limit = real_ms() + SETTLE_MS;
   while (atomic_load(&expiring) == c && !patience_ends(limit)) {
-    syscall(SYS_futex, guest(c->waiting_on), FUTEX_WAKE | (c->args[1] & FUTEX_PRIVATE_FLAG), 1, NULL, NULL,
-            0);
+    syscall(SYS_futex, guest(c->waiting_on), FUTEX_WAKE | (c->args[1] & FUTEX_PRIVATE_FLAG), 1,
+            NULL, NULL, 0);
     for (int i = 0; i < 1000 && atomic_load(&expiring) == c; i++) sched_yield();
   }
 }
@@ -154,9 +158,10 @@ __attribute__((noinline, cold)) static void await_turn(Core* c) {
     const Core* running_now = atomic_load(&holder);
     const int64_t its_clock = running_now ? clock_seen(running_now) : 0;
     const struct timespec patience = {.tv_sec = STALL_S};
-    if (syscall(SYS_futex, &c->go, FUTEX_WAIT_PRIVATE, seen, &patience, NULL, 0) != 0 && errno == ETIMEDOUT &&
-        turn == atomic_load(&turns) && running_now && atomic_load(&holder) == running_now &&
-        its_clock == clock_seen(running_now) && !atomic_load(&ended))
+    if (syscall(SYS_futex, &c->go, FUTEX_WAIT_PRIVATE, seen, &patience, NULL, 0) != 0 &&
+        errno == ETIMEDOUT && turn == atomic_load(&turns) && running_now &&
+        atomic_load(&holder) == running_now && its_clock == clock_seen(running_now) &&
+        !atomic_load(&ended))
       give_up(
           "no core has moved for ten minutes: the program waits for something in a way that is not "
           "simulated");
@@ -213,7 +218,8 @@ static void come_back(Core* c, enum Return how) {
   Core *first = atomic_load(&holder), *late = atomic_load(&expiring);
   const bool woke = how == WOKEN, refused = how == REFUSED && (c->waiting_on || c->alone);
   if (c == late) atomic_store(&expiring, NULL);
-  /* The waker counts also one whose time was up when it was woken; settle_woken() waits for all of them. */
+  /* The waker counts also one whose time was up when it was woken; settle_woken() waits for all of
+   * them. */
   if (woke && c->args[0] == atomic_load(&waking)) atomic_fetch_add(&woken, 1);
   if (refused) { /* it has not slept */
     *clock = c->asleep_since - cost.wait * CYCLE;
@@ -221,7 +227,8 @@ static void come_back(Core* c, enum Return how) {
     if (woke && c != late) *clock = c->asleep_since;
     if (woke && first) least = clock_of[first->number] + cost.wakeup * CYCLE;
     if (woke && !first && late) least = clock_of[late->number];
-  } else if (state_of[c->number] == AWAY && first) { /* some time has passed: nobody can say how much */
+  } else if (state_of[c->number] == AWAY &&
+             first) { /* some time has passed: nobody can say how much */
     least = INT64_MAX;
     for (int i = 0; i < used_cores; i++)
       if (state_of[i] == READY && clock_of[i] < least) least = clock_of[i];
@@ -245,7 +252,8 @@ static void settle_woken(long n) {
   while (atomic_load(&woken) < n && !patience_ends(limit)) sched_yield();
   atomic_store(&waking, 0);
 }
-/* A thread begins on the free core with the lowest number, at `clock` or as soon as the machine has room. */
+/* A thread begins on the free core with the lowest number, at `clock` or as soon as the machine has
+ * room. */
 static Core* occupy_core(int64_t clock) {
   pthread_mutex_lock(&turns_lock);
   int number = 0;

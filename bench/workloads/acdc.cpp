@@ -1,48 +1,55 @@
-// acdc: objects with lifetimes in steps of time, kept as lists and trees, local to a thread or shared by all.
+// acdc: objects with lifetimes in steps of time, kept as lists and trees, local to a
+// thread or shared by all.
 //
-// After: Aigner, Kirsch: ACDC: Towards a Universal Mutator for Benchmarking Heap Management Systems (ISMM
-// 2013), in the configurations of scalloc (OOPSLA 2015):
-//   7.3 producer-consumer: 16 to 512 bytes, every object shared with all threads; all access it, the last
+// After: Aigner, Kirsch: ACDC: Towards a Universal Mutator for Benchmarking Heap Management Systems
+// (ISMM 2013), in the configurations of scalloc (OOPSLA 2015):
+//   7.3 producer-consumer: 16 to 512 bytes, every object shared with all threads; all access it,
+//   the last
 //       to do so frees it (a free is remote with probability 1 - 1/threads).
 //       --low 16 --high 513 --shared 100
-//   7.5 object sizes: x from 4 to 20 by 2; a step allocates 2^x KB of objects of [2^x, 2^(x+2)) bytes,
+//   7.5 object sizes: x from 4 to 20 by 2; a step allocates 2^x KB of objects of [2^x, 2^(x+2))
+//   bytes,
 //       accesses them and frees those of the step before; 30 steps, 40 threads.
 //       --low 2^x --high 2^(x+2) --step-kib 2^x
-//   7.6 spatial locality: 16 to 32 bytes, 0 to 100 % lists; a list is accessed first in, first out, in
-//       the order of allocation; a tree, allocated depth first from left to right, is accessed depth first
-//       from right to left. --low 16 --high 33 --lists 0..100; baseline --compact 1: contiguous memory,
-//       objects rounded up to 8 bytes, no other overhead, instead of the allocator
+//   7.6 spatial locality: 16 to 32 bytes, 0 to 100 % lists; a list is accessed first in, first out,
+//   in
+//       the order of allocation; a tree, allocated depth first from left to right, is accessed
+//       depth first from right to left. --low 16 --high 33 --lists 0..100; baseline --compact 1:
+//       contiguous memory, objects rounded up to 8 bytes, no other overhead, instead of the
+//       allocator
 //   7.7.1 virtual spans: 7.5 under the ablations.
-// The paper does not give the bytes of a step and the lifetimes of 7.3 and 7.6; what the suite takes for
-// them, and by which factor it shortens 7.5, stands in bench/spanalloc_bench/cases/acdc.py. Sizes are uniform
-// in the interval.
+// The paper does not give the bytes of a step and the lifetimes of 7.3 and 7.6; what the suite
+// takes for them, and by which factor it shortens 7.5, stands in
+// bench/spanalloc_bench/cases/acdc.py. Sizes are uniform in the interval.
 //
-// A step of a thread: (1) allocate --step-kib of objects in --sets sets, all objects of a set with one
-// lifetime of --min-lifetime to --max-lifetime further steps; link them and write them; (2) --passes times
-// access everything that lives; (3) free the sets whose last step this is. An access follows the set's links
-// and reads one word in every cache line of an object; an object of the thread's own is also written. With
-// shared objects all threads start step (2) together, walk the owners in an order drawn anew each step, and
-// count visitors an object.
+// A step of a thread: (1) allocate --step-kib of objects in --sets sets, all objects of a set with
+// one lifetime of --min-lifetime to --max-lifetime further steps; link them and write them; (2)
+// --passes times access everything that lives; (3) free the sets whose last step this is. An access
+// follows the set's links and reads one word in every cache line of an object; an object of the
+// thread's own is also written. With shared objects all threads start step (2) together, walk the
+// owners in an order drawn anew each step, and count visitors an object.
 //
 // Time is measured in parts, means over the threads:
 //   allocator_s  in malloc and free alone: pointers and sizes lie in tables made before
-//   build_s      linking and the first write of new objects: where first touches of fresh pages are paid
+//   build_s      linking and the first write of new objects: where first touches of fresh pages are
+//                paid
 //   access_s     the accesses of step (2)
-//   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in free
+//   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in
+//                      free
 //                and in the first write of what it hands out
-// --interval says how often malloc and free are timed. `set` opens an interval for every set that a thread
-// makes, and one for every set in its last step, also where this thread frees none of it: with many threads
-// and small sets those readings of the clock are most of what is timed. `step` frees what a thread has to
-// free in a step in one interval, and opens none where there is nothing.
-// --warm-up: the first so many steps are in none of these parts, nor in what tools count that look at the
-// program from outside (measured_part_starts in support/workload.hpp); elapsed_s and operations are of all
-// steps. All threads meet after them.
-// mean_rss_kib is the mean of RSS + page tables, less the workload's own tables, at the end of up to 64 steps
-// spread evenly over the run, sampled by the first thread outside those parts; base_rss_kib is the same
-// before the first step. remote_frees_percent: frees by a thread that did not allocate the object.
+// --interval says how often malloc and free are timed. `set` opens an interval for every set that a
+// thread makes, and one for every set in its last step, also where this thread frees none of it:
+// with many threads and small sets those readings of the clock are most of what is timed. `step`
+// frees what a thread has to free in a step in one interval, and opens none where there is nothing.
+// --warm-up: the first so many steps are in none of these parts, nor in what tools count that look
+// at the program from outside (measured_part_starts in support/workload.hpp); elapsed_s and
+// operations are of all steps. All threads meet after them. mean_rss_kib is the mean of RSS + page
+// tables, less the workload's own tables, at the end of up to 64 steps spread evenly over the run,
+// sampled by the first thread outside those parts; base_rss_kib is the same before the first step.
+// remote_frees_percent: frees by a thread that did not allocate the object.
 //
-// Operations: objects allocated, each freed by the end. Every link carries the set's tag, every word of an
-// object its expected value; all are checked in each access and before the free.
+// Operations: objects allocated, each freed by the end. Every link carries the set's tag, every
+// word of an object its expected value; all are checked in each access and before the free.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -67,13 +74,13 @@ struct Parameters {
   std::uint64_t max_freed() const {
     return step_intervals ? std::max<std::uint64_t>(max_objects(), 4096) : max_objects();
   }
-  // Steps whose sets may live or be read at once, and one more: what a slow thread still reads, a fast one
-  // that is already in the next step does not write.
+  // Steps whose sets may live or be read at once, and one more: what a slow thread still reads, a
+  // fast one that is already in the next step does not write.
   std::uint64_t ring() const { return max_lifetime + 2; }
 };
 
-// Objects that are born together, linked to each other, and die together. Written by its owner before the
-// barrier of its first step, read by all afterwards; `version` is the owner's.
+// Objects that are born together, linked to each other, and die together. Written by its owner
+// before the barrier of its first step, read by all afterwards; `version` is the owner's.
 struct Set {
   unsigned char* root;
   std::uint64_t seed;
@@ -89,8 +96,8 @@ struct Set {
 };
 
 // ---- an object: links, then words to access ----
-// Bytes 0 to 15: links, the set's tag above a 48-bit address; a list uses the first. Then a word at byte 16
-// and every 64 bytes from there, and one at the end.
+// Bytes 0 to 15: links, the set's tag above a 48-bit address; a list uses the first. Then a word at
+// byte 16 and every 64 bytes from there, and one at the end.
 
 constexpr std::size_t kLinks = 16;
 constexpr unsigned kAddressBits = 48;
@@ -135,7 +142,8 @@ struct Subtree {
   std::uint64_t index, count;
 };
 
-// Calls visit(object, index) for each object, whose links have been read before: it may free the object.
+// Calls visit(object, index) for each object, whose links have been read
+// before: it may free the object.
 template <class Visit>
 void walk_list(const Set& set, Visit visit) {
   unsigned char* object = set.root;
@@ -194,9 +202,11 @@ struct alignas(workload::kCacheLine) Worker {
     std::iota(order.data(), order.data() + p.threads, std::uint64_t{0});
     // Counters of two sets share no line.
     const std::uint64_t counters = (p.max_objects() + 15) / 16 * 16;
-    if (p.shared_percent > 0) visitors = MappedArray<std::atomic<std::uint32_t>>(sets.size() * counters);
+    if (p.shared_percent > 0)
+      visitors = MappedArray<std::atomic<std::uint32_t>>(sets.size() * counters);
     const std::uint64_t region = p.set_bytes() + p.high + 8 * p.max_objects();
-    if (p.compact) memory = MappedArray<unsigned char>(sets.size() * ((region + 63) / 64 * 64), false);
+    if (p.compact)
+      memory = MappedArray<unsigned char>(sets.size() * ((region + 63) / 64 * 64), false);
     for (std::uint64_t i = 0; i < sets.size(); ++i) {
       if (p.shared_percent > 0) sets[i].visitors = visitors.data() + i * counters;
       if (p.compact) sets[i].region = memory.data() + i * ((region + 63) / 64 * 64);
@@ -250,8 +260,8 @@ void allocate(Worker& w, const Set& set) {
   }
 }
 
-// Links objects [index, index + count) to a tree in their order, depth first from left to right; returns its
-// root.
+// Links objects [index, index + count) to a tree in their order, depth first from left to
+// right; returns its root.
 unsigned char* link_tree(Worker& w, const Set& set, std::uint64_t index, std::uint64_t count) {
   if (count == 0) return nullptr;
   const std::uint64_t left = (count - 1) / 2;
@@ -265,9 +275,11 @@ void build(Worker& w, Set& set) {
   for (std::uint64_t i = 0; i < set.count; ++i) {
     const std::uint64_t word = word_of(set, i);
     for_each_word(w.objects[i], w.sizes[i], [&](unsigned char* at) { store(at, word); });
-    if (set.list) store(w.objects[i], link_word(set, i + 1 < set.count ? w.objects[i + 1] : nullptr));
+    if (set.list)
+      store(w.objects[i], link_word(set, i + 1 < set.count ? w.objects[i + 1] : nullptr));
     // Relaxed: the barrier of the step publishes it.
-    if (set.shared) set.visitors[i].store(static_cast<std::uint32_t>(w.p.threads), std::memory_order_relaxed);
+    if (set.shared)
+      set.visitors[i].store(static_cast<std::uint32_t>(w.p.threads), std::memory_order_relaxed);
   }
   set.root = set.list ? w.objects[0] : link_tree(w, set, 0, set.count);
 }
@@ -322,13 +334,14 @@ void free_collected(Worker& w) {
   w.allocator_ns += workload::now_ns() - begin;
 }
 
-// Frees the objects of a set in its last step: all of them, or of a shared one those that this thread is the
-// last to visit. With --interval step it collects them, for the end of the step.
+// Frees the objects of a set in its last step: all of them, or of a shared one those that this
+// thread is the last to visit. With --interval step it collects them, for the end of the step.
 void bury(Worker& w, Set& set, bool own) {
   std::uint64_t count = 0;
   walk(set, [&](unsigned char* object, std::uint64_t i) {
     check_words(w.p, set, object, i);
-    // Release: my reads come before its memory is used anew; acquire: so do the others', where I am the last.
+    // Release: my reads come before its memory is used anew; acquire: so do the
+    // others', where I am the last.
     if (!set.shared || set.visitors[i].fetch_sub(1, std::memory_order_acq_rel) == 1) {
       if (w.to_free == w.objects.size()) free_collected(w);
       w.objects[w.to_free++] = object;
@@ -342,7 +355,8 @@ void bury(Worker& w, Set& set, bool own) {
 
 // ---- resident memory ----
 
-// RSS + page tables of this process in KiB without the workload's own tables, without a call of malloc.
+// RSS + page tables of this process in KiB without the workload's own tables,
+// without a call of malloc.
 std::uint64_t resident_kib() {
   char text[4096];
   const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
@@ -352,7 +366,8 @@ std::uint64_t resident_kib() {
   text[length] = '\0';
   std::uint64_t sum = 0;
   for (const char* name : {"\nVmRSS:", "\nVmPTE:"})
-    if (const char* at = std::strstr(text, name)) sum += std::strtoull(at + std::strlen(name), nullptr, 10);
+    if (const char* at = std::strstr(text, name))
+      sum += std::strtoull(at + std::strlen(name), nullptr, 10);
   const std::uint64_t tables = workload::own_bytes.now / 1024;
   return sum > tables ? sum - tables : 0;
 }
@@ -368,7 +383,8 @@ struct ResidentMean {
 
 // ---- the run ----
 
-// Where all threads meet after the warm-up: when the last one has come, the part begins that counts.
+// Where all threads meet after the warm-up: when the last one has come, the
+// part begins that counts.
 struct StartMark {
   void operator()() const noexcept { workload::measured_part_starts(); }
 };
@@ -392,7 +408,8 @@ void run(std::vector<Worker>& workers, Worker& w, std::barrier<>& gate, WarmUpGa
     }
     if (sharing) {
       gate.arrive_and_wait();
-      for (std::uint64_t i = p.threads; i > 1; --i) std::swap(w.order[i - 1], w.order[w.random.below(i)]);
+      for (std::uint64_t i = p.threads; i > 1; --i)
+        std::swap(w.order[i - 1], w.order[w.random.below(i)]);
     }
     w.live.remove(std::exchange(dying, 0));
 
@@ -436,18 +453,22 @@ int main(int argc, char** argv) {
   p.min_lifetime =
       options.integer("min-lifetime", 1, 0, 1000, "fewest steps that an object outlives its own");
   p.max_lifetime = options.integer("max-lifetime", 1, 0, 1000, "most steps");
-  p.shared_percent = options.integer("shared", 0, 0, 100, "percent of the sets shared with all threads");
-  p.list_percent =
-      options.integer("lists", 100, 0, 100, "percent of the sets kept as lists, the others as trees");
+  p.shared_percent =
+      options.integer("shared", 0, 0, 100, "percent of the sets shared with all threads");
+  p.list_percent = options.integer("lists", 100, 0, 100,
+                                   "percent of the sets kept as lists, the others as trees");
   p.sets = options.integer("sets", 4, 1, 1000, "sets of a step");
   p.passes = options.integer("passes", 1, 1, 1000, "accesses of what lives in a step");
-  p.compact = options.integer("compact", 0, 0, 1, "1: contiguous memory instead of the allocator") != 0;
-  p.step_intervals = options.choice("interval", {"set", "step"}, "what is freed in one timed interval") == 1;
-  p.warm_up =
-      options.integer("warm-up", 0, 0, 1u << 30, "steps before the times and the measured part begin");
+  p.compact =
+      options.integer("compact", 0, 0, 1, "1: contiguous memory instead of the allocator") != 0;
+  p.step_intervals =
+      options.choice("interval", {"set", "step"}, "what is freed in one timed interval") == 1;
+  p.warm_up = options.integer("warm-up", 0, 0, 1u << 30,
+                              "steps before the times and the measured part begin");
   options.require(p.warm_up < p.steps, "--warm-up must be below --steps");
   options.require(p.low < p.high, "--low must be below --high");
-  options.require(p.min_lifetime <= p.max_lifetime, "--min-lifetime must not exceed --max-lifetime");
+  options.require(p.min_lifetime <= p.max_lifetime,
+                  "--min-lifetime must not exceed --max-lifetime");
   options.done();
 
   std::vector<Worker> workers;
@@ -484,7 +505,8 @@ int main(int argc, char** argv) {
   record.metric("build_s", mean_s(building));
   record.metric("allocator_build_s", mean_s(allocator + building));
   record.metric("access_s", mean_s(access));
-  record.metric("mean_rss_kib", static_cast<double>(resident.sum) / static_cast<double>(resident.samples));
+  record.metric("mean_rss_kib",
+                static_cast<double>(resident.sum) / static_cast<double>(resident.samples));
   record.metric("base_rss_kib", static_cast<double>(base));
   record.metric("remote_frees_percent",
                 freed > 0 ? 100.0 * static_cast<double>(remotely) / static_cast<double>(freed) : 0);

@@ -1,10 +1,10 @@
-// Aligned allocation at random replacement, mixed with plain malloc.
-// Source: beyond the papers.
+// Aligned allocation at random replacement, mixed with plain malloc. Source: beyond the papers.
 //
-// `live` blocks stand at a time, of log-uniform sizes from low to high. Each step frees one of them at random
-// and puts a new one in its place: one allocation an operation. `plain` percent of them come from malloc, the
-// rest from aligned_alloc and posix_memalign in turn, aligned to a power of two between low-align and
-// high-align, each equally likely. Alignment is checked, and so is a stamp at both ends and in every page.
+// `live` blocks stand at a time, of log-uniform sizes from low to high. Each step frees one of them
+// at random and puts a new one in its place: one allocation an operation. `plain` percent of them
+// come from malloc, the rest from aligned_alloc and posix_memalign in turn, aligned to a power of
+// two between low-align and high-align, each equally likely. Alignment is checked, and so is a
+// stamp at both ends and in every page.
 #include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/stamp.hpp"
@@ -31,7 +31,11 @@ struct Shape {
 class Churner {
  public:
   Churner(const Shape& shape, std::uint64_t live, std::uint64_t seed, Result& result)
-      : shape_(shape), sizes_(shape.low, shape.high, seed), blocks_(live), random_(seed), result_(result) {}
+      : shape_(shape),
+        sizes_(shape.low, shape.high, seed),
+        blocks_(live),
+        random_(seed),
+        result_(result) {}
 
   void churn(std::uint64_t operations) {
     for (std::uint64_t i = 0; i < operations; ++i) {
@@ -65,17 +69,18 @@ class Churner {
       refuse("a block is not aligned", call, alignment, size, memory);
     return memory;
   }
-  [[noreturn]] static void refuse(const char* what, const char* call, std::size_t alignment, std::size_t size,
-                                  const void* memory) {
+  [[noreturn]] static void refuse(const char* what, const char* call, std::size_t alignment,
+                                  std::size_t size, const void* memory) {
     char text[160];
-    std::snprintf(text, sizeof text, "aligned: %s: %s of %zu bytes, alignment %zu, gave %p", what, call, size,
-                  alignment, memory);
+    std::snprintf(text, sizeof text, "aligned: %s: %s of %zu bytes, alignment %zu, gave %p", what,
+                  call, size, alignment, memory);
     workload::fail(text);
   }
   void drop(Block& b) {
     if (b.memory == nullptr) return;
-    workload::check(workload::stamped(b.memory, b.size, workload::stamp_word(b.memory, b.size, b.id)),
-                    "aligned: a block was overwritten");
+    workload::check(
+        workload::stamped(b.memory, b.size, workload::stamp_word(b.memory, b.size, b.id)),
+        "aligned: a block was overwritten");
     std::free(b.memory);
     result_.live.remove(b.size);
     b.memory = nullptr;
@@ -99,7 +104,8 @@ int main(int argc, char** argv) {
       options.integer("low-align", 32, 8, 1u << 30, "smallest alignment, a power of two");
   const std::uint64_t high_align =
       options.integer("high-align", 4096, 8, 1u << 30, "largest alignment, a power of two");
-  shape.plain = options.integer("plain", 30, 0, 100, "percent of the allocations that are plain malloc");
+  shape.plain =
+      options.integer("plain", 30, 0, 100, "percent of the allocations that are plain malloc");
   const std::uint64_t live =
       options.integer("live", 2000, 1, 1u << 26, "blocks that stand at once, in each thread");
   const std::uint64_t operations =

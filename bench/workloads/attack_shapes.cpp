@@ -1,12 +1,13 @@
 // Shapes that hurt allocators: each is what somebody would do who wants to ruin one.
 // Source: beyond the papers.
 //
-// `shape` says which; its function below says what it attacks, and what its parameters mean. Every block has
-// a word of its own at its start and one byte in each of its pages written (but for `untouched`), and the
-// word is checked when the block is freed. An operation is one block allocated and freed, or one realloc.
-// Metric:
-//   held_mib  RSS + page tables at the shape's telling moment, less what the process had before its first
-//             block and less this program's own tables; of `trickle` the mean over its milliseconds
+// `shape` says which; its function below says what it attacks, and what its parameters mean. Every
+// block has a word of its own at its start and one byte in each of its pages written (but for
+// `untouched`), and the word is checked when the block is freed. An operation is one block
+// allocated and freed, or one realloc. Metric:
+//   held_mib  RSS + page tables at the shape's telling moment, less what the process had before its
+//             first block and less this program's own tables; of `trickle` the mean over its
+//             milliseconds
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -38,8 +39,8 @@ struct Outcome {
 std::int64_t at_start = 0;
 
 double held_mib() {
-  return workload::mib(workload::resident_bytes() - static_cast<std::int64_t>(workload::own_bytes.now) -
-                       at_start);
+  return workload::mib(workload::resident_bytes() -
+                       static_cast<std::int64_t>(workload::own_bytes.now) - at_start);
 }
 
 // `id` tells the word of a block from that of every other one.
@@ -60,7 +61,8 @@ void check_word(const void* block, std::uint64_t id) {
 
 void* written(void* block, std::size_t size, std::uint64_t id) {
   workload::check(block != nullptr, "attack_shapes: malloc returned null");
-  for (std::size_t place = kPageSize; place < size; place += kPageSize) static_cast<char*>(block)[place] = 1;
+  for (std::size_t place = kPageSize; place < size; place += kPageSize)
+    static_cast<char*>(block)[place] = 1;
   write_word(block, id);
   return block;
 }
@@ -89,15 +91,16 @@ void sleep_ms(long ms) {
 std::vector<std::size_t> all_sizes() {
   std::vector<std::size_t> sizes;
   for (unsigned eighths = 0;; ++eighths) {
-    const auto size = static_cast<std::size_t>(static_cast<double>(kSmallest) * std::exp2(eighths / 8.0));
+    const auto size =
+        static_cast<std::size_t>(static_cast<double>(kSmallest) * std::exp2(eighths / 8.0));
     if (size > kLargest) return sizes;
     if (sizes.empty() || size / 16 != sizes.back() / 16) sizes.push_back(size);
   }
 }
 
-// Attacks whoever keeps sizes apart: with `mib` MiB live at the most, size after size fills what is free
-// under that limit, and then keeps one block in `other` bytes. So each page, or span, is held by one block,
-// of a size that nobody asks for again.
+// Attacks whoever keeps sizes apart: with `mib` MiB live at the most, size after size fills what is
+// free under that limit, and then keeps one block in `other` bytes. So each page, or span, is held
+// by one block, of a size that nobody asks for again.
 Outcome comb(const Parameters& p) {
   const std::vector<std::size_t> sizes = all_sizes();
   MappedArray<Block> blocks(p.bytes / kSmallest, false);
@@ -106,7 +109,8 @@ Outcome comb(const Parameters& p) {
   const std::uint64_t begin = workload::now_ns();
   for (const std::size_t size : sizes) {
     std::size_t end = kept;
-    for (; live + size <= p.bytes && end < blocks.size(); live += size) blocks[end++] = make(size, made++);
+    for (; live + size <= p.bytes && end < blocks.size(); live += size)
+      blocks[end++] = make(size, made++);
     const std::size_t stretch = std::max<std::size_t>(1, p.other / size);
     blocks.written(end);
     const std::size_t first = kept;
@@ -126,8 +130,8 @@ Outcome comb(const Parameters& p) {
   return outcome;
 }
 
-// Attacks who moves a block each time it crosses a boundary of sizes: `blocks` blocks are made larger, from
-// `size` to `other` bytes, and smaller again.
+// Attacks who moves a block each time it crosses a boundary of sizes: `blocks` blocks are made
+// larger, from `size` to `other` bytes, and smaller again.
 Outcome edges(const Parameters& p) {
   MappedArray<Block> blocks(p.blocks);
   for (std::size_t i = 0; i < p.blocks; ++i) blocks[i] = make(p.size, i);
@@ -148,8 +152,8 @@ Outcome edges(const Parameters& p) {
   return outcome;
 }
 
-// Attacks the path of a realloc that has nothing to do: `blocks` strings grow in turn, by `other` bytes at a
-// time, to `size`.
+// Attacks the path of a realloc that has nothing to do: `blocks` strings grow in turn, by `other`
+// bytes at a time, to `size`.
 Outcome appends(const Parameters& p) {
   MappedArray<Block> blocks(p.blocks);
   Outcome outcome;
@@ -171,15 +175,16 @@ Outcome appends(const Parameters& p) {
   return outcome;
 }
 
-// Attacks lists that lead where the frees have been: `blocks` blocks are freed in an order drawn anew each
-// round, allocated again, and read.
+// Attacks lists that lead where the frees have been: `blocks` blocks are freed in an order drawn
+// anew each round, allocated again, and read.
 Outcome shuffled(const Parameters& p) {
   MappedArray<Block> blocks(p.blocks);
   Random random(1);
   Outcome outcome;
   for (std::size_t i = 0; i < p.blocks; ++i) blocks[i] = make(p.size, i);
   for (std::uint64_t r = 0; r < p.rounds; ++r) {
-    for (std::size_t i = p.blocks - 1; i > 0; --i) std::swap(blocks[i], blocks[random.below(i + 1)]);
+    for (std::size_t i = p.blocks - 1; i > 0; --i)
+      std::swap(blocks[i], blocks[random.below(i + 1)]);
     const std::uint64_t begin = workload::now_ns();
     for (const Block& b : blocks) drop(b);
     for (std::size_t i = 0; i < p.blocks; ++i) blocks[i] = make(p.size, i);
@@ -197,8 +202,9 @@ std::size_t turning_size(std::size_t i) {
   return kSmallest + i * 61 % 3000;
 }
 
-// Attacks caches whose owners wait: each of `threads` threads makes `blocks` blocks and sleeps, and the main
-// thread frees all, a block of each thread in turn; then the next round. Nothing lives when it is looked.
+// Attacks caches whose owners wait: each of `threads` threads makes `blocks` blocks and sleeps,
+// and the main thread frees all, a block of each thread in turn; then the next round. Nothing
+// lives when it is looked.
 Outcome makers(const Parameters& p) {
   MappedArray<Block> blocks(p.threads * p.blocks);
   std::barrier<> gate(static_cast<std::ptrdiff_t>(p.threads + 1));
@@ -206,12 +212,14 @@ Outcome makers(const Parameters& p) {
   const std::uint64_t ns = run_threads(p.threads + 1, [&](std::uint64_t t) {
     for (std::uint64_t r = 0; r < p.rounds; ++r) {
       if (t < p.threads) {
-        for (std::size_t i = t * p.blocks; i < (t + 1) * p.blocks; ++i) blocks[i] = make(turning_size(i), i);
+        for (std::size_t i = t * p.blocks; i < (t + 1) * p.blocks; ++i)
+          blocks[i] = make(turning_size(i), i);
       }
       gate.arrive_and_wait();
       if (t == p.threads) {
         for (std::size_t i = 0; i < p.blocks; ++i) {
-          for (std::size_t maker = 0; maker < p.threads; ++maker) drop(blocks[maker * p.blocks + i]);
+          for (std::size_t maker = 0; maker < p.threads; ++maker)
+            drop(blocks[maker * p.blocks + i]);
         }
         if (r + 1 == p.rounds) held = held_mib();
       }
@@ -221,9 +229,9 @@ Outcome makers(const Parameters& p) {
   return {p.rounds * p.threads * p.blocks, ns, held};
 }
 
-// Attacks caches whose owners sleep: each of `threads` threads, one after the other, makes and frees `other`
-// bytes of each size, at least seven blocks, `rounds` times, and sleeps. It is looked when the main thread
-// has passed by for a second. Nothing lives.
+// Attacks caches whose owners sleep: each of `threads` threads, one after the other, makes and
+// frees `other` bytes of each size, at least seven blocks, `rounds` times, and sleeps. It is looked
+// when the main thread has passed by for a second. Nothing lives.
 Outcome sleepers(const Parameters& p) {
   const std::vector<std::size_t> sizes = all_sizes();
   const auto count_of = [&](std::size_t size) { return std::max<std::size_t>(7, p.other / size); };
@@ -261,8 +269,9 @@ Outcome sleepers(const Parameters& p) {
   return outcome;
 }
 
-// Attacks whoever gathers, or waits for, what comes back: each of `threads` threads makes `blocks` blocks of
-// many sizes, and frees those of the one before it; all wait for one another after each round.
+// Attacks whoever gathers, or waits for, what comes back: each of `threads` threads makes
+// `blocks` blocks of many sizes, and frees those of the one before it; all wait for one
+// another after each round.
 Outcome ring(const Parameters& p) {
   MappedArray<Block> blocks(2 * p.threads * p.blocks);
   std::barrier<> gate(static_cast<std::ptrdiff_t>(p.threads));
@@ -280,8 +289,8 @@ Outcome ring(const Parameters& p) {
   return {p.rounds * p.threads * p.blocks, ns, held_mib()};
 }
 
-// Attacks who must make memory of one size into that of another: `mib` MiB in blocks of `size` bytes come and
-// go, then as much in blocks of `other`, and so on.
+// Attacks who must make memory of one size into that of another: `mib` MiB in blocks of `size`
+// bytes come and go, then as much in blocks of `other`, and so on.
 Outcome flip(const Parameters& p) {
   MappedArray<Block> blocks(p.bytes / std::min(p.size, p.other));
   Outcome outcome;
@@ -298,8 +307,8 @@ Outcome flip(const Parameters& p) {
   return outcome;
 }
 
-// Attacks who works for each page of a block, used or not: blocks of `size` bytes, of which only the first
-// word is written, `blocks` of them at a time, the oldest replaced.
+// Attacks who works for each page of a block, used or not: blocks of `size` bytes, of which only
+// the first word is written, `blocks` of them at a time, the oldest replaced.
 Outcome untouched(const Parameters& p) {
   MappedArray<Block> blocks(p.blocks);
   const std::uint64_t begin = workload::now_ns();
@@ -315,8 +324,9 @@ Outcome untouched(const Parameters& p) {
   return outcome;
 }
 
-// Attacks who gives memory back by the count of calls, or not at all: `mib` MiB of blocks of `size` bytes
-// come and go at once; then for `rounds` milliseconds twenty blocks of all sizes come and go in each.
+// Attacks who gives memory back by the count of calls, or not at all: `mib` MiB of blocks of
+// `size` bytes come and go at once; then for `rounds` milliseconds twenty blocks of all
+// sizes come and go in each.
 Outcome trickle(const Parameters& p) {
   MappedArray<Block> blocks(p.bytes / p.size);
   const std::uint64_t begin = workload::now_ns();
@@ -337,8 +347,8 @@ Outcome trickle(const Parameters& p) {
   return outcome;
 }
 
-// Attacks who serves alignment by size: blocks of `size` bytes, aligned to `other`, `blocks` of them at a
-// time, replaced at random.
+// Attacks who serves alignment by size: blocks of `size` bytes, aligned to `other`, `blocks` of
+// them at a time, replaced at random.
 Outcome aligned(const Parameters& p) {
   MappedArray<Block> blocks(p.blocks);
   Random random(1);
@@ -368,18 +378,21 @@ constexpr Shape kShapes[] = {{"comb", comb},         {"edges", edges},    {"appe
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "attack_shapes", "beyond the papers", "shapes that hurt allocators");
+  workload::Options options(argc, argv, "attack_shapes", "beyond the papers",
+                            "shapes that hurt allocators");
   std::vector<std::string> names;
   for (const Shape& shape : kShapes) names.emplace_back(shape.name);
-  const Shape& shape = kShapes[options.choice("shape", names, "which; what the others mean its source says")];
+  const Shape& shape =
+      kShapes[options.choice("shape", names, "which; what the others mean its source says")];
   Parameters p;
   p.size = options.integer("size", 4096, 16, std::uint64_t{1} << 36, "bytes of a block");
-  p.other =
-      options.integer("other", 8192, 1, std::uint64_t{1} << 36, "bytes: a second size, step, alignment");
+  p.other = options.integer("other", 8192, 1, std::uint64_t{1} << 36,
+                            "bytes: a second size, step, alignment");
   p.blocks = options.integer("blocks", 100, 1, 1u << 30, "blocks at a time (of each thread)");
   p.bytes = options.integer("mib", 1, 1, 1u << 16, "MiB at a time") << 20;
   p.threads = options.integer("threads", 1, 1, 10000, "threads of makers, sleepers and ring");
-  p.rounds = options.integer("rounds", 10, 1, std::uint64_t{1} << 40, "rounds, blocks or milliseconds");
+  p.rounds =
+      options.integer("rounds", 10, 1, std::uint64_t{1} << 40, "rounds, blocks or milliseconds");
   options.done();
 
   at_start = workload::resident_bytes();

@@ -1,14 +1,16 @@
-// Attacks on an allocator: what a program does wrong with memory, and what comes of it. One attack a process:
+// Attacks on an allocator: what a program does wrong with memory, and what comes of
+// it. One attack a process:
 //
-//   attacks NAME [SIZE]     prints "attacking" before what is wrong, "returned" when that has come back, and
-//                           in its last line one word of what was observed; an allocator that notices ends
-//                           it before
-//   attacks around SIZE     what is in use when attacks with blocks of SIZE begin: sizes and how many
+//   attacks NAME [SIZE]     prints "attacking" before what is wrong, "returned" when that has come
+//                           back, and in its last line one word of what was observed; an allocator
+//                           that notices ends it before
+//   attacks around SIZE     what is in use when attacks with blocks of SIZE begin: sizes and how
+//                           many
 //   attacks list            names, groups, sizes, repetitions and titles, tab-separated
 //
-// `spanalloc bench attacks` runs them under every allocator and classifies their ends. In C and without
-// stdio, so that nothing but the attack itself allocates. Built without knowledge of malloc and with volatile
-// pointers, as a compiler may remove or reorder what is wrong anyway.
+// `spanalloc bench attacks` runs them under every allocator and classifies their ends. In C and
+// without stdio, so that nothing but the attack itself allocates. Built without knowledge of malloc
+// and with volatile pointers, as a compiler may remove or reorder what is wrong anyway.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <malloc.h>
@@ -23,7 +25,7 @@
 
 typedef unsigned char byte;
 
-// --- What is said ------------------------------------------------------------------------------------------
+// --- What is said --------------------------------------------------------------------------------
 
 static void say(const char* word) {
   char line[64];
@@ -48,10 +50,10 @@ static void require(int good, const char* what) {
   _exit(2);
 }
 
-// --- The blocks that are in use ----------------------------------------------------------------------------
+// --- The blocks that are in use ------------------------------------------------------------------
 
-// All are of one size: two that do not overlap begin in different stretches of it, and what overlaps a block
-// begins in the same stretch or in the next one.
+// All are of one size: two that do not overlap begin in different stretches of it, and what
+// overlaps a block begins in the same stretch or in the next one.
 enum { kEntries = 1 << 18, kMostBlocks = 100000 };
 static struct {
   uintptr_t stretch;  // 0: never used
@@ -133,8 +135,9 @@ static _Noreturn void look_for_harm(size_t blocks) {
   observe("nothing");
 }
 
-// What a fresh heap hands out first may border on a guard page, which notices what the allocator does not. So
-// blocks of every size are in use before anything is attacked, as in any program that has run for a while.
+// What a fresh heap hands out first may border on a guard page, which notices what the allocator
+// does not. So blocks of every size are in use before anything is attacked, as in any program
+// that has run for a while.
 enum { kAround = 64 };
 static void take_around(void) {
   for (int i = 0; i < kAround; i++) *(volatile byte*)take() = 1;
@@ -182,7 +185,7 @@ static void let_thread_work(void) {
   require(pthread_join(other_thread, NULL) == 0, "no end of the thread");
 }
 
-// --- Freed twice -------------------------------------------------------------------------------------------
+// --- Freed twice ---------------------------------------------------------------------------------
 
 static void free_wrongly(void* volatile p) {
   begin_attack();
@@ -249,7 +252,8 @@ static void twice_overwritten_in_other_thread(void) {
   let_thread_work();
   look_for_harm(at_most(kMostBlocks));
 }
-// Counted twice, it may make the memory that it lies in pass for free while a neighbour is still in use.
+// Counted twice, it may make the memory that it lies in pass for free while a
+// neighbour is still in use.
 static void twice_overwritten_all_but_one(void) {
   const size_t count = at_most(6000);
   const size_t kept = count / 2;
@@ -280,7 +284,8 @@ static void twice_when_empty(void) {
   free_wrongly(many[blocks / 2]);
   look_for_harm(2 * blocks);
 }
-// The first free was right, and so is the next malloc: whose block it is now only the program knows.
+// The first free was right, and so is the next malloc: whose block it is
+// now only the program knows.
 static void twice_when_reused(void) {
   take_few();
   byte* const p = few[8];
@@ -292,7 +297,7 @@ static void twice_when_reused(void) {
   look_for_harm(at_most(1000));
 }
 
-// --- Freed memory written to -------------------------------------------------------------------------------
+// --- Freed memory written to ---------------------------------------------------------------------
 
 static void write_wrongly(size_t offset, const void* bytes, size_t count) {
   take_few();
@@ -342,8 +347,9 @@ static void write_second_word(void) {
   write_wrongly(8, &word, sizeof word);
 }
 
-// By a program that can read a freed block and knows where it and the one freed before it stand: whatever an
-// address is xored with, it leads where the program wants. The place is inside a block in use.
+// By a program that can read a freed block and knows where it and the one freed before it
+// stand: whatever an address is xored with, it leads where the program wants. The place
+// is inside a block in use.
 static void write_relative(int copy) {
   take_few();
   give(few[4]);
@@ -366,7 +372,7 @@ static void write_xored_and_copied(void) {
   write_relative(1);
 }
 
-// --- What memory tells -------------------------------------------------------------------------------------
+// --- What memory tells ---------------------------------------------------------------------------
 
 enum Kind { kNothing, kHeap, kStack, kLibrary };
 enum { kMostMappings = 16384 };
@@ -458,15 +464,15 @@ static _Noreturn void print_addresses(void) {
   const uintptr_t block = (uintptr_t)take();
   begin_attack();
   attack_returned();
-  const int length =
-      snprintf(text, sizeof text, "%#lx %#lx", (unsigned long)block, (unsigned long)(uintptr_t)puts);
+  const int length = snprintf(text, sizeof text, "%#lx %#lx", (unsigned long)block,
+                              (unsigned long)(uintptr_t)puts);
   require(length > 0 && length < (int)sizeof text, "no addresses");
   observe(text);
 }
 
-// Whether from a block's memory one can walk to a file's, to the stack, or to a mapping of the program's own,
-// and meets no page without access and no gap. (Anonymous memory of others cannot be told from the
-// allocator's; the program's own stands for it, 64 mappings among the allocator's.)
+// Whether from a block's memory one can walk to a file's, to the stack, or to a mapping of the
+// program's own, and meets no page without access and no gap. (Anonymous memory of others cannot be
+// told from the allocator's; the program's own stands for it, 64 mappings among the allocator's.)
 static void walk_out(void) {
   static const size_t kSizes[] = {64, 400, 2000, 30000, 100000, 4000000};
   enum { kRounds = 64, kKinds = sizeof kSizes / sizeof *kSizes };
@@ -489,10 +495,12 @@ static void walk_out(void) {
   read_mappings();
   for (size_t b = 0; b < count; b++) {
     size_t in = 0;
-    while (in < mapping_count && !(blocks[b] >= mappings[in].begin && blocks[b] < mappings[in].end)) in++;
+    while (in < mapping_count && !(blocks[b] >= mappings[in].begin && blocks[b] < mappings[in].end))
+      in++;
     require(in < mapping_count, "a block lies in no mapping");
     size_t first = in, last = in;
-    while (first > 0 && mappings[first - 1].end == mappings[first].begin && mappings[first - 1].accessible)
+    while (first > 0 && mappings[first - 1].end == mappings[first].begin &&
+           mappings[first - 1].accessible)
       first--;
     while (last + 1 < mapping_count && mappings[last + 1].begin == mappings[last].end &&
            mappings[last + 1].accessible)
@@ -508,7 +516,7 @@ static void walk_out(void) {
   observe("borders-on-nothing");
 }
 
-// --- Pointers that are no block's --------------------------------------------------------------------------
+// --- Pointers that are no block's ----------------------------------------------------------------
 
 static void free_inside_near(void) {
   take_few();
@@ -599,7 +607,7 @@ static void ask_size_earlier(void) {
   ask_size(freed(0));
 }
 
-// --- Overflows ---------------------------------------------------------------------------------------------
+// --- Overflows -----------------------------------------------------------------------------------
 
 static void overflow(int neighbour_is_free) {
   const size_t count = at_most(64);
@@ -633,7 +641,7 @@ static void overflow_into_live(void) {
   overflow(0);
 }
 
-// --- All of them -------------------------------------------------------------------------------------------
+// --- All of them ---------------------------------------------------------------------------------
 
 #define SMALL "64 400 2000 30000"
 #define ALL SMALL " 100000 4000000"
@@ -653,31 +661,35 @@ static const struct {
     {"double-free-aba", "freed twice", ALL, kRepeat, "a, b, a", twice_one_between},
     {"double-free-far", "freed twice", ALL, kRepeat, "a, 1,000 others, a (fewer of the largest)",
      twice_many_between},
-    {"double-free-empty", "freed twice", ALL, kRepeat, "all blocks of the size, then one of them again",
-     twice_when_empty},
+    {"double-free-empty", "freed twice", ALL, kRepeat,
+     "all blocks of the size, then one of them again", twice_when_empty},
     {"double-free-threads", "freed twice", ALL, kRepeat, "by its own thread, then by another",
      twice_other_thread},
     {"double-free-elsewhere", "freed twice", ALL, kRepeat,
      "a, b, a by another thread than the allocating one", twice_in_other_thread},
-    {"double-free-thread-end", "freed twice", ALL, kRepeat, "a, b, a, then the thread ends", twice_and_end},
+    {"double-free-thread-end", "freed twice", ALL, kRepeat, "a, b, a, then the thread ends",
+     twice_and_end},
     {"double-free-overwritten", "freed twice", SMALL, kRepeat, "a, its first word := 0, b, a",
      twice_overwritten},
-    {"double-free-overwritten-elsewhere", "freed twice", SMALL, kRepeat, "the same by another thread",
-     twice_overwritten_in_other_thread},
+    {"double-free-overwritten-elsewhere", "freed twice", SMALL, kRepeat,
+     "the same by another thread", twice_overwritten_in_other_thread},
     {"double-free-overwritten-all", "freed twice", SMALL, kRepeat,
-     "a, its first word := 0, b, a, then all others of the size but one", twice_overwritten_all_but_one},
-    {"double-free-reused", "freed twice", ALL, kRepeat, "a, when a has been handed out again meanwhile",
-     twice_when_reused},
+     "a, its first word := 0, b, a, then all others of the size but one",
+     twice_overwritten_all_but_one},
+    {"double-free-reused", "freed twice", ALL, kRepeat,
+     "a, when a has been handed out again meanwhile", twice_when_reused},
     {"overwrite-0x88", "free block overwritten", SMALL, kRepeat, "first word := 0x88", write_0x88},
     {"overwrite-zero", "free block overwritten", SMALL, kRepeat, "first word := 0", write_zero},
-    {"overwrite-ones", "free block overwritten", SMALL, kRepeat, "first word := all ones", write_ones},
+    {"overwrite-ones", "free block overwritten", SMALL, kRepeat, "first word := all ones",
+     write_ones},
     {"overwrite-address", "free block overwritten", SMALL, kRepeat,
      "first word := address of a variable of the program", write_address},
     {"overwrite-random", "free block overwritten", SMALL, kRepeatRandom, "first word := random",
      write_random},
-    {"overwrite-1-byte", "free block overwritten", SMALL, kRepeatRandom, "first byte := random", write_byte},
-    {"overwrite-2-bytes", "free block overwritten", SMALL, kRepeatRandom, "first two bytes := random",
-     write_two_bytes},
+    {"overwrite-1-byte", "free block overwritten", SMALL, kRepeatRandom, "first byte := random",
+     write_byte},
+    {"overwrite-2-bytes", "free block overwritten", SMALL, kRepeatRandom,
+     "first two bytes := random", write_two_bytes},
     {"overwrite-xor", "free block overwritten", SMALL, kRepeat,
      "first word read, then xored so as to lead into a block in use", write_xored},
     {"overwrite-xor-copy", "free block overwritten", SMALL, kRepeat,
@@ -686,38 +698,44 @@ static const struct {
      "second word := address of a variable of the program", write_second_word},
     {"overflow-into-free", "overflow by 8 bytes", SMALL, kRepeat, "into a free neighbour",
      overflow_into_free},
-    {"overflow-into-live", "overflow by 8 bytes", SMALL, kRepeat, "into a neighbour in use, then both freed",
-     overflow_into_live},
-    {"free-inside", "no block's pointer", SMALL, kRepeat, "free of a block's address + 16", free_inside_near},
-    {"free-middle", "no block's pointer", ALL, kRepeat, "free of a block's middle", free_inside_half},
-    {"free-neighbour", "no block's pointer", SMALL, kRepeat, "free of a block that was never handed out",
-     free_neighbour},
-    {"free-stack", "no block's pointer", FIRST, kRepeat, "free of a place on the stack", free_stack},
-    {"free-static", "no block's pointer", FIRST, kRepeat, "free of a variable, all zero", free_static},
+    {"overflow-into-live", "overflow by 8 bytes", SMALL, kRepeat,
+     "into a neighbour in use, then both freed", overflow_into_live},
+    {"free-inside", "no block's pointer", SMALL, kRepeat, "free of a block's address + 16",
+     free_inside_near},
+    {"free-middle", "no block's pointer", ALL, kRepeat, "free of a block's middle",
+     free_inside_half},
+    {"free-neighbour", "no block's pointer", SMALL, kRepeat,
+     "free of a block that was never handed out", free_neighbour},
+    {"free-stack", "no block's pointer", FIRST, kRepeat, "free of a place on the stack",
+     free_stack},
+    {"free-static", "no block's pointer", FIRST, kRepeat, "free of a variable, all zero",
+     free_static},
     {"free-static-prepared", "no block's pointer", FIRST, kRepeat,
      "free of a variable that looks like glibc's blocks", free_static_prepared},
-    {"free-mapping", "no block's pointer", FIRST, kRepeat, "free of a place in the program's own mapping",
-     free_mapping},
-    {"realloc-freed", "no block's pointer", ALL, kRepeat, "realloc of the block freed last, to its size",
-     realloc_last},
+    {"free-mapping", "no block's pointer", FIRST, kRepeat,
+     "free of a place in the program's own mapping", free_mapping},
+    {"realloc-freed", "no block's pointer", ALL, kRepeat,
+     "realloc of the block freed last, to its size", realloc_last},
     {"realloc-freed-earlier", "no block's pointer", ALL, kRepeat,
      "realloc of a block freed earlier, to its size", realloc_earlier},
     {"realloc-freed-larger", "no block's pointer", ALL, kRepeat,
      "realloc of a block freed earlier, to twice its size", realloc_earlier_larger},
-    {"usable-size-freed", "no block's pointer", ALL, kRepeat, "malloc_usable_size of the block freed last",
-     ask_size_last},
+    {"usable-size-freed", "no block's pointer", ALL, kRepeat,
+     "malloc_usable_size of the block freed last", ask_size_last},
     {"usable-size-freed-earlier", "no block's pointer", ALL, kRepeat,
      "malloc_usable_size of a block freed earlier", ask_size_earlier},
     {"read-fresh", "what memory tells", SMALL, kRepeat, "addresses in a fresh block", read_fresh},
-    {"read-reused", "what memory tells", SMALL, kRepeat, "addresses in a block that was freed before",
-     read_reused},
-    {"borders", "where memory lies", FIRST, kRepeat, "heap and other memory side by side", walk_out},
-    {"addresses", "where memory lies", FIRST, kRepeatRandom, "from a block to the C library: bits that vary",
-     print_addresses},
+    {"read-reused", "what memory tells", SMALL, kRepeat,
+     "addresses in a block that was freed before", read_reused},
+    {"borders", "where memory lies", FIRST, kRepeat, "heap and other memory side by side",
+     walk_out},
+    {"addresses", "where memory lies", FIRST, kRepeatRandom,
+     "from a block to the C library: bits that vary", print_addresses},
 };
 enum { kCount = sizeof kAttacks / sizeof *kAttacks };
 
-// What is in use when the attacks with blocks of block_size begin, by the notes of it, to be compared.
+// What is in use when the attacks with blocks of block_size begin, by the
+// notes of it, to be compared.
 static _Noreturn void tell_around(void) {
   take_around_of_every_size();
   printf("%zu", block_size);
@@ -751,11 +769,12 @@ int main(int argc, char** argv) {
     }
   }
   const int asked = strcmp(name, "--help") == 0;
-  fprintf(
-      asked ? stdout : stderr,
-      "usage: attacks NAME [SIZE] | around SIZE | list\n"
-      "Attacks the allocator that it runs under, with blocks of SIZE (64 to 64000000, default 64) bytes,\n"
-      "and prints what came of it, with 64 blocks of every size in use around. `attacks around` prints\n"
-      "these, `attacks list` the names.\n");
+  fprintf(asked ? stdout : stderr,
+          "usage: attacks NAME [SIZE] | around SIZE | list\n"
+          "Attacks the allocator that it runs under, with blocks of SIZE (64 to 64000000, default "
+          "64) bytes,\n"
+          "and prints what came of it, with 64 blocks of every size in use around. `attacks "
+          "around` prints\n"
+          "these, `attacks list` the names.\n");
   return asked ? 0 : 2;
 }

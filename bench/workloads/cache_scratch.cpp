@@ -1,36 +1,39 @@
-// cache-scratch: passive false sharing. Does a thread that frees another's object get to use its cache line?
+// cache-scratch: passive false sharing. Does a thread that frees another's object
+// get to use its cache line?
 //
 // Defined by: Berger, McKinley, Blumofe, Wilson: Hoard (ASPLOS 2000), "passive-false". Used by:
-//   scalloc (OOPSLA 2015) 7.4 (8 bytes, reported as a yes or no; an allocator is prone to it "if objects that
-//   are remotely deallocated by a thread are immediately usable for allocation by this thread again");
-//   a2alloc report 3 (1 to 8 threads, 5 runs).
-// The main thread allocates --held objects a thread and deals them out in turns, so that neighbours go to
-// different threads; each thread frees what it was given and then does what cache-thrash does: --iterations
-// times allocate
-// --held objects of --size bytes, write every byte of each in --repetitions / threads passes, check and free
-// them. Hoard's usual run: 1000 iterations, one object of 8 bytes, 10^6 repetitions. Ours: four objects
-// (support/false_sharing.hpp says why) and 20,000 repetitions (the suite: 60,000), so 1/12 of the writes.
-// Threads divide the repetitions, so without sharing the time falls as 1/threads.
+//   scalloc (OOPSLA 2015) 7.4 (8 bytes, reported as a yes or no; an allocator is prone to it "if
+//   objects that are remotely deallocated by a thread are immediately usable for allocation by this
+//   thread again"); a2alloc report 3 (1 to 8 threads, 5 runs).
+// The main thread allocates --held objects a thread and deals them out in turns, so that neighbours
+// go to different threads; each thread frees what it was given and then does what cache-thrash
+// does: --iterations times allocate --held objects of --size bytes, write every byte of each in
+// --repetitions / threads passes, check and free them. Hoard's usual run: 1000 iterations, one
+// object of 8 bytes, 10^6 repetitions. Ours: four objects (support/false_sharing.hpp says why) and
+// 20,000 repetitions (the suite: 60,000), so 1/12 of the writes. Threads divide the repetitions, so
+// without sharing the time falls as 1/threads.
 //
-// Reported as a time and as a yes or no: the metric false_sharing is 1 where in any of 16 judged rounds
-// before and 16 after the timed loop two threads held blocks of one cache line at the same time. It is
-// decided by address, not by time: exact, also on a busy machine or a single core. An allocator with active
-// false sharing (cache-thrash) may answer yes here for that reason alone.
+// Reported as a time and as a yes or no: the metric false_sharing is 1 where in any of 16 judged
+// rounds before and 16 after the timed loop two threads held blocks of one cache line at the same
+// time. It is decided by address, not by time: exact, also on a busy machine or a single core. An
+// allocator with active false sharing (cache-thrash) may answer yes here for that reason alone.
 //
-// As in Hoard's program, the first call that a thread makes is the free of what it was given. Some allocators
-// give a thread its cache only when it first allocates, and so answer no here and yes in practice. Therefore
-// the question is asked once more at the end, of threads that have allocated: the first thread allocates and
-// deals out 64 objects a thread, each frees what it was given, and 16 more rounds are judged with as many
-// held at once: the metric false_sharing_warm.
+// As in Hoard's program, the first call that a thread makes is the free of what it was given. Some
+// allocators give a thread its cache only when it first allocates, and so answer no here and yes in
+// practice. Therefore the question is asked once more at the end, of threads that have allocated:
+// the first thread allocates and deals out 64 objects a thread, each frees what it was given, and
+// 16 more rounds are judged with as many held at once: the metric false_sharing_warm.
 //
-// Operations: passes over an object, the same for every number of threads up to rounding. Objects that are
-// handed over are stamped; each byte of the others is checked against the number of its increments.
+// Operations: passes over an object, the same for every number of threads up to rounding.
+// Objects that are handed over are stamped; each byte of the others is checked against the
+// number of its increments.
 #include "support/false_sharing.hpp"
 #include "support/stamp.hpp"
 
 namespace {
 
-// Objects a thread of the last question: as caches are in use by then, neighbours may be far apart among few.
+// Objects a thread of the last question: as caches are in use by then, neighbours
+// may be far apart among few.
 constexpr std::uint64_t kWarmObjects = 64;
 
 // Objects dealt out in turns: number i goes to thread i % threads.
@@ -67,7 +70,8 @@ int main(int argc, char** argv) {
       argc, argv, "cache_scratch", "Hoard (ASPLOS 2000); scalloc 7.4; a2alloc 3",
       "passive false sharing: threads free what they are given, then allocate and write");
   const auto p = workload::FalseSharingParameters::from(options);
-  workload::FalseSharingJudge judge(p.threads, p.size, p.held), warm_judge(p.threads, p.size, kWarmObjects);
+  workload::FalseSharingJudge judge(p.threads, p.size, p.held),
+      warm_judge(p.threads, p.size, kWarmObjects);
   Given given(p.threads, p.size, p.held), warm_given(p.threads, p.size, kWarmObjects);
   given.allocate();
   const std::uint64_t ns = workload::run_judged(

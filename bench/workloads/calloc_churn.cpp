@@ -1,13 +1,13 @@
 // calloc at random replacement, from small to large, every block checked to be zero.
 // Source: beyond the papers.
 //
-// `live` blocks stand at a time, of log-uniform sizes from low to high. Each step frees one of them at random
-// and puts a new one in its place, one calloc an operation. What is checked and dirtied, so that a block of
-// used memory that is not zeroed is found:
+// `live` blocks stand at a time, of log-uniform sizes from low to high. Each step frees one of them
+// at random and puts a new one in its place, one calloc an operation. What is checked and dirtied,
+// so that a block of used memory that is not zeroed is found:
 //   all    every byte is checked and dirtied
 //   lines  one word in every 64 bytes is checked, every byte is dirtied
-//   ends   only the first and last 16 bytes: a program that touches little of a large block, where an
-//          allocator that knows fresh memory to be zero need not touch it either
+//   ends   only the first and last 16 bytes: a program that touches little of a large block, where
+//          an allocator that knows fresh memory to be zero need not touch it either
 #include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
@@ -104,14 +104,16 @@ class Churner {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "calloc_churn", "beyond the papers",
                             "calloc at random replacement, checked to be zero");
-  const std::size_t low = options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
-  const std::size_t high = options.integer("high", 1024, 1, std::uint64_t{1} << 36, "largest size in bytes");
+  const std::size_t low =
+      options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
+  const std::size_t high =
+      options.integer("high", 1024, 1, std::uint64_t{1} << 36, "largest size in bytes");
   const std::uint64_t live =
       options.integer("live", 4096, 1, 1u << 26, "blocks that stand at once, in each thread");
   const std::uint64_t operations =
       options.integer("operations", 1000000, 1, 1u << 31, "calls of calloc by each thread");
-  const auto touch =
-      static_cast<Touch>(options.choice("touch", {"all", "lines", "ends"}, "what is checked and dirtied"));
+  const auto touch = static_cast<Touch>(
+      options.choice("touch", {"all", "lines", "ends"}, "what is checked and dirtied"));
   const std::uint64_t threads =
       options.integer("threads", 1, 1, 1024, "threads, each with blocks of its own");
   options.require(low <= high, "--low must not be above --high");

@@ -1,10 +1,10 @@
 // exchange: one thread allocates, others free at random what it has allocated long before.
 //
-// Source: beyond the papers. A table of --objects blocks. Thread 0 allocates a block for each exchange and
-// hands it on, in lots of 64, to the other threads in turn; each of them puts it at a random place of its
-// part of the table and frees the block that was there. So every free is another thread's, and of a span that
-// the thread has freed nothing of for long: runs of frees of one span do not come. An operation is one
-// exchange.
+// Source: beyond the papers. A table of --objects blocks. Thread 0 allocates a block for each
+// exchange and hands it on, in lots of 64, to the other threads in turn; each of them puts it at a
+// random place of its part of the table and frees the block that was there. So every free is
+// another thread's, and of a span that the thread has freed nothing of for long: runs of frees of
+// one span do not come. An operation is one exchange.
 #include <atomic>
 #include <thread>
 
@@ -36,12 +36,16 @@ void wait_a_moment(unsigned& tries) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "exchange", "beyond the papers",
-                            "one thread allocates, others free at random what it allocated long before");
-  const std::uint64_t threads = options.integer("threads", 4, 2, 1000, "threads; one of them allocates");
-  const std::uint64_t objects = options.integer("objects", 1'000'000, 1, 100'000'000, "blocks alive");
+  workload::Options options(
+      argc, argv, "exchange", "beyond the papers",
+      "one thread allocates, others free at random what it allocated long before");
+  const std::uint64_t threads =
+      options.integer("threads", 4, 2, 1000, "threads; one of them allocates");
+  const std::uint64_t objects =
+      options.integer("objects", 1'000'000, 1, 100'000'000, "blocks alive");
   const std::uint64_t size = options.integer("size", 64, 8, 1 << 20, "bytes of a block");
-  const std::uint64_t exchanges = options.integer("exchanges", 4'000'000, 1, 1'000'000'000, "exchanges");
+  const std::uint64_t exchanges =
+      options.integer("exchanges", 4'000'000, 1, 1'000'000'000, "exchanges");
   options.done();
 
   const std::uint64_t takers = threads - 1;
@@ -80,7 +84,8 @@ int main(int argc, char** argv) {
       }
     }
     for (std::uint64_t t = 0; t < takers; ++t) {
-      for (unsigned tries = 0; queues[t].taken.load(std::memory_order_acquire) <= lots;) wait_a_moment(tries);
+      for (unsigned tries = 0; queues[t].taken.load(std::memory_order_acquire) <= lots;)
+        wait_a_moment(tries);
     }
     elapsed = workload::now_ns() - begin;
     workload::measured_part_ends();
@@ -89,7 +94,8 @@ int main(int argc, char** argv) {
     Queue& queue = queues[t];
     workload::Random random(t + 1);
     for (std::uint64_t lot = 0; lot <= lots; ++lot) {
-      for (unsigned tries = 0; queue.put.load(std::memory_order_acquire) <= lot;) wait_a_moment(tries);
+      for (unsigned tries = 0; queue.put.load(std::memory_order_acquire) <= lot;)
+        wait_a_moment(tries);
       if (lot < lots) {
         for (const Parcel& parcel : queue.blocks[lot % kLots]) {
           Parcel& place = table[t * part + random.between(0, part - 1)];

@@ -1,10 +1,10 @@
 // Reads of the first word of objects of one size: where an allocator puts their beginnings.
 // Source: beyond the papers.
 //
-// `objects` objects of `size` bytes stand. `reads` times the first word of one of them, drawn at random, is
-// read; which one comes next depends on what was read, so that each read waits for the one before. Objects
-// that all begin at the same place of a page, or of 64 KiB, compete for few of a cache's sets. An operation
-// is one read.
+// `objects` objects of `size` bytes stand. `reads` times the first word of one of them, drawn at
+// random, is read; which one comes next depends on what was read, so that each read waits for the
+// one before. Objects that all begin at the same place of a page, or of 64 KiB, compete for few of
+// a cache's sets. An operation is one read.
 #include "support/mapped_array.hpp"
 #include "support/workload.hpp"
 
@@ -19,9 +19,11 @@ std::uint64_t word_of(const std::uint64_t* object) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "first_words", "beyond the papers",
                             "reads of the first word of objects of one size");
-  const std::size_t size = options.integer("size", 70000, 8, std::uint64_t{1} << 32, "bytes of an object");
+  const std::size_t size =
+      options.integer("size", 70000, 8, std::uint64_t{1} << 32, "bytes of an object");
   const std::uint64_t count = options.integer("objects", 1000, 1, 1u << 24, "objects");
-  const std::uint64_t reads = options.integer("reads", 10'000'000, 1, std::uint64_t{1} << 40, "reads");
+  const std::uint64_t reads =
+      options.integer("reads", 10'000'000, 1, std::uint64_t{1} << 40, "reads");
   options.done();
 
   // A ring through all of them in random order.

@@ -1,20 +1,20 @@
-// Fragmentation over a long churn whose sizes change in phases.
-// Source: beyond the papers.
+// Fragmentation over a long churn whose sizes change in phases. Source: beyond the papers.
 //
-// `live-mib` MiB stand at all times. In each phase objects of that phase's sizes replace random ones until
-// `turnover` times the live bytes have been allocated; of each phase's objects `pinned` percent stay to the
-// end. So the objects of a phase lie in what those of the phase before left behind. The phases, log-uniform:
+// `live-mib` MiB stand at all times. In each phase objects of that phase's sizes replace random
+// ones until `turnover` times the live bytes have been allocated; of each phase's objects `pinned`
+// percent stay to the end. So the objects of a phase lie in what those of the phase before left
+// behind. The phases, log-uniform:
 //   1  32 to 128 bytes      3  1 to 8 KiB        5  8 to 64 KiB
 //   2  128 bytes to 1 KiB   4  48 to 256 bytes   6  32 to 512 bytes
-// At the end of each: metric rss_over_live_phaseN, which is (RSS + page tables, less what the process had
-// before the first object and less this program's own tables) over the live bytes, read outside of what is
-// timed. At last nine in ten of the objects that are left are freed, at random, pinned ones too:
-// rss_over_live_freed90 right after that, and rss_over_live_250ms after a quarter of a second and
-// rss_over_live_rested after `rest-ms` milliseconds (1000) in which the program every 5 ms allocates and
-// frees an object of each size. Allocators that return memory by the clock do it there, and the length of the
-// rest decides which: the second is longer than the decay of spanalloc (0.5 s, so the quarter of a second is
-// shorter) and shorter than jemalloc's (10 s). rss_over_live_mean is the mean over the phases. An operation
-// is one malloc with its free.
+// At the end of each: metric rss_over_live_phaseN, which is (RSS + page tables, less what the
+// process had before the first object and less this program's own tables) over the live bytes, read
+// outside of what is timed. At last nine in ten of the objects that are left are freed, at random,
+// pinned ones too: rss_over_live_freed90 right after that, and rss_over_live_250ms after a quarter
+// of a second and rss_over_live_rested after `rest-ms` milliseconds (1000) in which the program
+// every 5 ms allocates and frees an object of each size. Allocators that return memory by the clock
+// do it there, and the length of the rest decides which: the second is longer than the decay of
+// spanalloc (0.5 s, so the quarter of a second is shorter) and shorter than jemalloc's (10 s).
+// rss_over_live_mean is the mean over the phases. An operation is one malloc with its free.
 #include <algorithm>
 
 #include "support/mapped_array.hpp"
@@ -28,7 +28,8 @@ namespace {
 struct Range {
   std::size_t low, high;
 };
-constexpr Range kPhases[] = {{32, 128}, {128, 1024}, {1024, 8192}, {48, 256}, {8192, 65536}, {32, 512}};
+constexpr Range kPhases[] = {{32, 128}, {128, 1024},   {1024, 8192},
+                             {48, 256}, {8192, 65536}, {32, 512}};
 constexpr std::size_t kPhaseCount = std::size(kPhases);
 
 struct Object {
@@ -69,14 +70,18 @@ class Heap {
  public:
   // Loose objects are at most what fits into the target; of all, a share of at most 15 % stays.
   Heap(std::size_t target, std::uint64_t turnover)
-      : target_(target), random_(1), loose_(room(target, turnover)), pinned_(room(target, turnover)) {}
+      : target_(target),
+        random_(1),
+        loose_(room(target, turnover)),
+        pinned_(room(target, turnover)) {}
 
   // Allocates `bytes` in objects of `range`, freeing others as the target asks for.
   void churn(const workload::SizeTable& sizes, std::size_t bytes, std::uint64_t pinned_percent) {
     for (std::size_t done = 0; done < bytes; ++operations_) {
       const auto size = static_cast<std::uint32_t>(sizes.at(operations_));
       done += size;
-      while (!loose_.empty() && static_cast<std::size_t>(live_.now()) + size > target_) drop_random(loose_);
+      while (!loose_.empty() && static_cast<std::size_t>(live_.now()) + size > target_)
+        drop_random(loose_);
       const Object o = allocate(size);
       (random_.below(100) < pinned_percent ? pinned_ : loose_).push(o);
     }
@@ -113,13 +118,15 @@ class Heap {
     return o;
   }
   void drop(const Object& o) {
-    workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, o.id)),
-                    "fragmentation: an object was overwritten");
+    workload::check(
+        workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, o.id)),
+        "fragmentation: an object was overwritten");
     std::free(o.memory);
     live_.remove(o.size);
   }
   void drop_random(Stack& objects) { drop(objects.take(random_.below(objects.size()))); }
-  // A quarter of all objects: beyond what chance makes of 15 %; the last term is for a handful of objects.
+  // A quarter of all objects: beyond what chance makes of 15 %; the last term is
+  // for a handful of objects.
   static std::size_t room(std::size_t target, std::uint64_t turnover) {
     std::size_t all = 0;
     for (const Range& phase : kPhases) all += target * turnover / phase.low;
@@ -139,7 +146,8 @@ class Heap {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "fragmentation", "beyond the papers",
                             "a long churn whose sizes change in phases");
-  const std::uint64_t live_mib = options.integer("live-mib", 32, 1, 1u << 20, "MiB that stand at all times");
+  const std::uint64_t live_mib =
+      options.integer("live-mib", 32, 1, 1u << 20, "MiB that stand at all times");
   const std::uint64_t turnover =
       options.integer("turnover", 3, 1, 1000, "times the live bytes are allocated in a phase");
   const std::uint64_t pinned =

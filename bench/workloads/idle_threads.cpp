@@ -1,13 +1,13 @@
-// A thousand threads that are idle most of the time.
-// Source: beyond the papers.
+// A thousand threads that are idle most of the time. Source: beyond the papers.
 //
-// As in a server with a thread a connection: every thread sleeps, is woken now and then (in random order, at
-// most `active` of them at a time), does a burst and sleeps again. A burst allocates `burst` objects of
-// log-uniform sizes from 16 bytes to `high`, frees them but for `keep` of them, which replace those kept from
-// the burst before. What the sleeping threads' caches hold is the point: metric idle_over_live is RSS + page
-// tables when all sleep, less what the process had with all threads started and before the first burst, over
-// the live bytes. An operation is one malloc with its free; elapsed is that of all bursts, waking included
-// (metric burst_ns_per_operation: without).
+// As in a server with a thread a connection: every thread sleeps, is woken now and then (in
+// random order, at most `active` of them at a time), does a burst and sleeps again. A burst
+// allocates `burst` objects of log-uniform sizes from 16 bytes to `high`, frees them but for
+// `keep` of them, which replace those kept from the burst before. What the sleeping threads'
+// caches hold is the point: metric idle_over_live is RSS + page tables when all sleep, less what
+// the process had with all threads started and before the first burst, over the live bytes. An
+// operation is one malloc with its free; elapsed is that of all bursts, waking included (metric
+// burst_ns_per_operation: without).
 #include <pthread.h>
 
 #include <memory>
@@ -85,8 +85,8 @@ class alignas(workload::kCacheLine) Sleeper {
     const std::uint64_t n = shape_->burst;
     for (std::uint64_t i = 0; i < n; ++i) {
       const std::size_t size = shape_->sizes->at(turn_);
-      objects[i] =
-          Object{std::malloc(size), static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(turn_++)};
+      objects[i] = Object{std::malloc(size), static_cast<std::uint32_t>(size),
+                          static_cast<std::uint32_t>(turn_++)};
       workload::check(objects[i].memory != nullptr, "idle_threads: malloc returned null");
       workload::stamp(objects[i].memory, size, word_of(objects[i]));
       live_.add(size);
@@ -98,7 +98,9 @@ class alignas(workload::kCacheLine) Sleeper {
     }
     for (std::uint64_t i = 0; i < n; ++i) drop(objects[i]);
   }
-  static std::uint64_t word_of(const Object& o) { return workload::stamp_word(o.memory, o.size, o.id); }
+  static std::uint64_t word_of(const Object& o) {
+    return workload::stamp_word(o.memory, o.size, o.id);
+  }
   void drop(Object& o) {
     if (o.memory == nullptr) return;
     workload::check(workload::stamped(o.memory, o.size, word_of(o)),
@@ -131,9 +133,11 @@ int main(int argc, char** argv) {
   Shape shape;
   const std::uint64_t threads = options.integer("threads", 1000, 1, 100000, "threads");
   const std::uint64_t rounds = options.integer("rounds", 5, 1, 1u << 20, "bursts of each thread");
-  const std::uint64_t active = options.integer("active", 2, 1, 1024, "threads that are awake at a time");
+  const std::uint64_t active =
+      options.integer("active", 2, 1, 1024, "threads that are awake at a time");
   shape.burst = options.integer("burst", 200, 1, kMostBurst, "objects of a burst");
-  shape.keep = options.integer("keep", 10, 0, kMostBurst, "objects that a thread keeps between bursts");
+  shape.keep =
+      options.integer("keep", 10, 0, kMostBurst, "objects that a thread keeps between bursts");
   const std::size_t high = options.integer("high", 8192, 16, 1u << 30, "largest size in bytes");
   options.require(shape.keep <= shape.burst, "--keep must not be above --burst");
   options.done();
@@ -142,7 +146,8 @@ int main(int argc, char** argv) {
   shape.sizes = &sizes;
   workload::Random random(1);
   std::vector<std::uint32_t> order(threads * rounds);
-  for (std::uint64_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i % threads);
+  for (std::uint64_t i = 0; i < order.size(); ++i)
+    order[i] = static_cast<std::uint32_t>(i % threads);
   for (std::uint64_t r = 0; r < rounds; ++r)
     for (std::uint64_t i = threads - 1; i > 0; --i)
       std::swap(order[r * threads + i], order[r * threads + random.below(i + 1)]);
@@ -182,7 +187,8 @@ int main(int argc, char** argv) {
     record.metric("idle_over_live", static_cast<double>(idle - before) / static_cast<double>(live));
   record.metric("idle_kib_per_thread",
                 static_cast<double>(idle - before) / 1024 / static_cast<double>(threads));
-  record.metric("burst_ns_per_operation", static_cast<double>(burst_ns) / static_cast<double>(operations));
+  record.metric("burst_ns_per_operation",
+                static_cast<double>(burst_ns) / static_cast<double>(operations));
   record.print();
   return 0;
 }

@@ -1,14 +1,14 @@
-// Large and huge objects at random replacement.
-// Source: beyond the papers.
+// Large and huge objects at random replacement. Source: beyond the papers.
 //
-// Each thread keeps `live` objects of log-uniform sizes from low to high; a step frees one of them at random
-// and puts a new one in its place: one malloc an operation. `touch` says what the program does with an
-// object:
+// Each thread keeps `live` objects of log-uniform sizes from low to high; a step frees one of them
+// at random and puts a new one in its place: one malloc an operation. `touch` says what the
+// program does with an object:
 //   ends   it writes the first and the last word (what the allocator itself costs)
-//   page   one word in every 4 KiB (the page faults are the program's own, unless the memory is warm)
+//   page   one word in every 4 KiB (the page faults are the program's own, unless the memory is
+//          warm)
 //   all    every byte
-// The first and the last word are checked when the object is freed, and unless it touches only these one word
-// in every 4 KiB.
+// The first and the last word are checked when the object is freed, and unless it touches only
+// these one word in every 4 KiB.
 #include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
@@ -67,7 +67,8 @@ class Churner {
 
   void write(const Object& o) const {
     if (touch_ == kAll) std::memset(o.bytes, 0x5a, o.size);
-    for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize) put(o, place);
+    for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize)
+      put(o, place);
     put(o, 0);
     put(o, last_place(o));
   }
@@ -103,8 +104,8 @@ int main(int argc, char** argv) {
       options.integer("live", 16, 1, 1u << 20, "objects that stand at once, in each thread");
   const std::uint64_t operations =
       options.integer("operations", 2000, 1, 1u << 31, "objects allocated by each thread");
-  const auto touch =
-      static_cast<Touch>(options.choice("touch", {"ends", "page", "all"}, "what the program writes"));
+  const auto touch = static_cast<Touch>(
+      options.choice("touch", {"ends", "page", "all"}, "what the program writes"));
   const std::uint64_t threads =
       options.integer("threads", 1, 1, 1024, "threads, each with objects of its own");
   options.require(low <= high, "--low must not be above --high");
@@ -123,7 +124,8 @@ int main(int argc, char** argv) {
   for (const Result& r : results) peak += r.live.peak();
   record.operations(threads * operations);
   record.elapsed_ns(ns);
-  record.peak_live(touch == kEnds ? -1 : peak);  // the program does not touch it: it is no floor for memory
+  // The program does not touch it: it is no floor for memory
+  record.peak_live(touch == kEnds ? -1 : peak);
   record.print();
   return 0;
 }

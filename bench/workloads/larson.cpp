@@ -1,24 +1,28 @@
-// larson: a server whose threads replace objects at random, hand what is left to a successor, and end.
+// larson: a server whose threads replace objects at random, hand what is left
+// to a successor, and end.
 //
-// Defined by: Larson, Krishnan: Memory allocation for long-running server applications (ISMM 1998). Used by:
-//   scalloc (OOPSLA 2015) 7.2.3: 10 seconds, objects of 7 bytes, 10^3 objects a thread, 10^4 rounds a slot
-//   before a thread hands over; throughput is reported; SuperMalloc (ISMM 2015) 9, Figure 11: "larson 10 7
-//   500 1000 10000 1 8": 10 seconds, sizes from 7 to below 500, 1000 objects a thread, 10^4 rounds, seed 1, 8
-//   threads; mean time per operation and the standard deviation among calls of malloc; a2alloc report 3: 1 to
-//   8 threads (its parameters are not given).
-// Here: as in the original, the main thread allocates every chain's first objects, sizes are uniform in
-// [--low, --high), and one round of a thread replaces as many objects at random slots as it has slots. A
-// thread that has run --rounds rounds starts its successor, which takes over the slots, and ends; each waits
-// for its predecessor's end before it starts a successor, so never more than two threads of a chain exist. We
-// scale the rounds: --generations threads a chain of --rounds each (the suite: 10 x 4000, divided by the
-// number of chains; the papers' 10 seconds are some 10 to 100 x 10^4), fixed, so that time per operation and
-// memory compare.
-// --seconds runs for a time instead, as the papers do.
+// Defined by: Larson, Krishnan: Memory allocation for long-running server
+// applications (ISMM 1998). Used by:
+//   scalloc (OOPSLA 2015) 7.2.3: 10 seconds, objects of 7 bytes, 10^3 objects a thread, 10^4 rounds
+//   a slot before a thread hands over; throughput is reported; SuperMalloc (ISMM 2015) 9, Figure
+//   11: "larson 10 7 500 1000 10000 1 8": 10 seconds, sizes from 7 to below 500, 1000 objects a
+//   thread, 10^4 rounds, seed 1, 8 threads; mean time per operation and the standard deviation
+//   among calls of malloc; a2alloc report 3: 1 to 8 threads (its parameters are not given).
+// Here: as in the original, the main thread allocates every chain's first objects, sizes are
+// uniform in [--low, --high), and one round of a thread replaces as many objects at random slots as
+// it has slots. A thread that has run --rounds rounds starts its successor, which takes over the
+// slots, and ends; each waits for its predecessor's end before it starts a successor, so never more
+// than two threads of a chain exist. We scale the rounds: --generations threads a chain of --rounds
+// each (the suite: 10 x 4000, divided by the number of chains; the papers' 10 seconds are some 10
+// to 100 x 10^4), fixed, so that time per operation and memory compare. --seconds runs for a time
+// instead, as the papers do.
 //
-// --latency 1 times every malloc and every free with two reads of the clock (some 20 ns each, part of what is
-// reported) into a histogram each, and reports the mean and the standard deviation among calls.
+// --latency 1 times every malloc and every free with two reads of the clock (some 20 ns
+// each, part of what is reported) into a histogram each, and reports the mean and the
+// standard deviation among calls.
 //
-// Operations: replacements, each a free and a malloc. Objects are stamped and checked at their free.
+// Operations: replacements, each a free and a malloc. Objects are stamped
+// and checked at their free.
 #include <cmath>
 #include <latch>
 #include <memory>
@@ -56,7 +60,9 @@ struct Latency {
     sum += other.sum;
     squares += other.squares;
   }
-  double mean() const { return histogram.count() == 0 ? 0 : sum / static_cast<double>(histogram.count()); }
+  double mean() const {
+    return histogram.count() == 0 ? 0 : sum / static_cast<double>(histogram.count());
+  }
   double deviation() const {
     if (histogram.count() < 2) return 0;
     const auto n = static_cast<double>(histogram.count());
@@ -64,8 +70,8 @@ struct Latency {
   }
 };
 
-// A line of threads, each the successor of the one before. Owned by its living thread; the hand-over is the
-// creation of the next.
+// A line of threads, each the successor of the one before. Owned by its living thread; the
+// hand-over is the creation of the next.
 struct alignas(workload::kCacheLine) Chain {
   Chain(const Parameters& p, std::uint64_t number)
       : slots(p.objects), random(number + 1), salt((number + 1) << 32) {}
@@ -172,7 +178,8 @@ void live(World& world, Chain& chain) {
 
 // Returns the nanoseconds from the common start to the end of the last chain.
 std::uint64_t run(World& world, std::vector<std::unique_ptr<Chain>>& chains) {
-  for (auto& chain : chains) chain->handles[0] = std::thread(live, std::ref(world), std::ref(*chain));
+  for (auto& chain : chains)
+    chain->handles[0] = std::thread(live, std::ref(world), std::ref(*chain));
   workload::measured_part_starts();
   const std::uint64_t start = workload::now_ns();
   world.gate.arrive_and_wait();
@@ -195,7 +202,8 @@ void report_latency(workload::Record& record, const char* call, const Latency& l
   const std::string name = call;
   record.metric((name + "_mean_ns").c_str(), latency.mean());
   record.metric((name + "_stddev_ns").c_str(), latency.deviation());
-  record.metric((name + "_p9999_ns").c_str(), static_cast<double>(latency.histogram.percentile(0.9999)));
+  record.metric((name + "_p9999_ns").c_str(),
+                static_cast<double>(latency.histogram.percentile(0.9999)));
   record.metric((name + "_max_ns").c_str(), static_cast<double>(latency.histogram.max()));
 }
 
@@ -210,10 +218,12 @@ int main(int argc, char** argv) {
   p.low = options.integer("low", 7, 1, 1 << 20, "smallest size in bytes");
   p.high = options.integer("high", 8, 2, 1 << 20, "sizes are below this");
   p.objects = options.integer("objects", 1000, 1, 1 << 24, "slots of each chain");
-  p.rounds =
-      options.integer("rounds", 1000, 1, 1u << 30, "rounds of a thread; a round replaces --objects objects");
-  p.generations = options.integer("generations", 10, 1, 1u << 20, "threads of a chain, one after the other");
-  p.seconds = options.integer("seconds", 0, 0, 3600, "run for this time instead of --generations; 0: do not");
+  p.rounds = options.integer("rounds", 1000, 1, 1u << 30,
+                             "rounds of a thread; a round replaces --objects objects");
+  p.generations =
+      options.integer("generations", 10, 1, 1u << 20, "threads of a chain, one after the other");
+  p.seconds = options.integer("seconds", 0, 0, 3600,
+                              "run for this time instead of --generations; 0: do not");
   p.latency = options.integer("latency", 0, 0, 1, "1 times every call") != 0;
   options.require(p.low < p.high, "--low must be below --high");
   options.done();

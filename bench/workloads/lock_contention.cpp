@@ -1,21 +1,23 @@
 // lock_contention: what a shared counter costs, by who shares it. No allocator is involved.
 //
-// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 8, Figure 5, whose rows are, on a machine of 16 cores:
+// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 8, Figure 5, whose rows are,
+// on a machine of 16 cores:
 //   Global             485.5 ns  a global lock around the increment of a global counter
 //   Per-CPU             34.1 ns  sched_getcpu(), then the lock and the counter of that CPU
 //   Per-CPU no getcpu   13.3 ns  the same without the call
 //   Per-thread           3.1 ns  the increment of a thread-local variable, without a lock
 // The paper does not say which lock, nor which CPU's counter the third row takes.
 //
-// Ours: those rows and three of today, which use the area that glibc (2.35 and later) registers with the
-// kernel for restartable sequences: the CPU's number read there, in place of the call, with that CPU's lock;
-// and, on x86-64, without a lock an increment of the CPU's counter inside of a sequence, by a plain addition,
-// or by an atomic compare-and-swap, which it takes where threads of other CPUs change the counter, too.
+// Ours: those rows and three of today, which use the area that glibc (2.35 and later) registers
+// with the kernel for restartable sequences: the CPU's number read there, in place of the call,
+// with that CPU's lock; and, on x86-64, without a lock an increment of the CPU's counter inside of
+// a sequence, by a plain addition, or by an atomic compare-and-swap, which it takes where threads
+// of other CPUs change the counter, too.
 //
-// The lock is a pthread mutex, or a spin lock. Without getcpu a thread takes the counter of its own index.
-// Every thread does a fixed number of increments; a row is the time from the common start to the last end,
-// divided by the increments of one thread. The elapsed time is that of all rows. A row that does not exist
-// here (no registered area) is left out.
+// The lock is a pthread mutex, or a spin lock. Without getcpu a thread takes the counter of its own
+// index. Every thread does a fixed number of increments; a row is the time from the common start to
+// the last end, divided by the increments of one thread. The elapsed time is that of all rows. A
+// row that does not exist here (no registered area) is left out.
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -91,8 +93,9 @@ std::size_t rseq_cpu() {
 #if WORKLOAD_HAS_RSEQ && defined(__x86_64__)
 constexpr bool kHasSequences = true;
 
-// The sequence is from 1 to 2. A thread that the kernel stops in there goes on at 4, behind the signature
-// that glibc has registered, and begins again. The zero flag says that it was run to its end.
+// The sequence is from 1 to 2. A thread that the kernel stops in there goes on at 4,
+// behind the signature that glibc has registered, and begins again. The zero flag says
+// that it was run to its end.
 #define SEQUENCE(INSTRUCTIONS, SAY_DONE)             \
   ".pushsection .data.rel.ro.sequences, \"aw?\"\n"   \
   ".balign 32\n"                                     \
@@ -125,10 +128,11 @@ bool swap_in_sequence(std::size_t cpu, std::uint64_t& count) {
   bool done;
   std::uint64_t scratch;
   std::uint64_t seen = *const_cast<const volatile std::uint64_t*>(&count);
-  asm volatile(SEQUENCE("lock cmpxchgq %[next], %[count]\n", "\n")
-               : "=@ccz"(done), [scratch] "=&r"(scratch), [count] "+m"(count), "+a"(seen)
-               : [area] "r"(rseq_area()), [cpu] "r"(static_cast<std::uint32_t>(cpu)), [next] "r"(seen + 1)
-               : "memory");
+  asm volatile(
+      SEQUENCE("lock cmpxchgq %[next], %[count]\n", "\n")
+      : "=@ccz"(done), [scratch] "=&r"(scratch), [count] "+m"(count), "+a"(seen)
+      : [area] "r"(rseq_area()), [cpu] "r"(static_cast<std::uint32_t>(cpu)), [next] "r"(seen + 1)
+      : "memory");
   return done;
 }
 #undef SEQUENCE
@@ -160,7 +164,8 @@ class Table {
       cell_of(cpu >= 0 ? static_cast<std::size_t>(cpu) : 0).increment();
     });
     row("per_cpu_no_getcpu_ns", [&](std::uint64_t thread) { cells_[thread].increment(); });
-    if (rseq_registered()) row("per_cpu_rseq_ns", [&](std::uint64_t) { cell_of(rseq_cpu()).increment(); });
+    if (rseq_registered())
+      row("per_cpu_rseq_ns", [&](std::uint64_t) { cell_of(rseq_cpu()).increment(); });
     if (kHasSequences && rseq_registered() && every_cpu_has_a_cell()) {
       sequence_row<add_in_sequence>("per_cpu_sequence_ns");
       sequence_row<swap_in_sequence>("per_cpu_sequence_swap_ns");
@@ -173,7 +178,9 @@ class Table {
 
  private:
   // CPUs may be numbered beyond their count where some are absent.
-  Cell<Lock>& cell_of(std::size_t cpu) { return cells_[cpu < cells_.size() ? cpu : cpu % cells_.size()]; }
+  Cell<Lock>& cell_of(std::size_t cpu) {
+    return cells_[cpu < cells_.size() ? cpu : cpu % cells_.size()];
+  }
 
   // A sequence is alone with the counter of its CPU only if no other CPU has the same.
   bool every_cpu_has_a_cell() const {
@@ -243,12 +250,14 @@ void measure(workload::Record& record, std::uint64_t threads, std::uint64_t incr
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "lock_contention", "SuperMalloc (ISMM 2015) section 8, Figure 5",
+  workload::Options options(argc, argv, "lock_contention",
+                            "SuperMalloc (ISMM 2015) section 8, Figure 5",
                             "the cost of a counter that is global, per CPU or per thread");
   const std::uint64_t threads = options.integer("threads", 2, 1, 1024, "threads");
-  const std::uint64_t increments =
-      options.integer("increments", 1'000'000, 1, 1'000'000'000, "increments by each thread in each row");
-  const std::size_t lock = options.choice("lock", {"mutex", "spin"}, "lock around a shared counter");
+  const std::uint64_t increments = options.integer("increments", 1'000'000, 1, 1'000'000'000,
+                                                   "increments by each thread in each row");
+  const std::size_t lock =
+      options.choice("lock", {"mutex", "spin"}, "lock around a shared counter");
   options.done();
 
   workload::Record record(options, threads);

@@ -1,15 +1,16 @@
 // malloc_test: K producers allocate, K consumers free.
 //
-// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, Figures 6 to 8; after malloc-test of Lever and Boreham
-// (FREENIX 2000). This is the paper's improved form: a producer fills a batch of 4096 objects, in a structure
-// that it allocates too, and puts it in a bounded queue under a mutex and condition variables; a consumer
-// takes a batch and frees its objects and the structure. The paper runs 1 to 32 producers for a fixed time
-// and reports objects a second; it gives neither the objects' size nor the queue's bound.
+// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, Figures 6 to 8; after malloc-test of Lever
+// and Boreham (FREENIX 2000). This is the paper's improved form: a producer fills a batch of 4096
+// objects, in a structure that it allocates too, and puts it in a bounded queue under a mutex and
+// condition variables; a consumer takes a batch and frees its objects and the structure. The paper
+// runs 1 to 32 producers for a fixed time and reports objects a second; it gives neither the
+// objects' size nor the queue's bound.
 //
-// Ours: batches of 4096; objects of 64 bytes (or a range); a bound of 16 batches; a fixed amount of work in
-// place of a fixed time, so that every allocator does the same. An operation is one malloc and its free. The
-// floor of memory counts batches from the put to the end of their frees; those that are still being filled
-// are not in it.
+// Ours: batches of 4096; objects of 64 bytes (or a range); a bound of 16 batches; a fixed amount of
+// work in place of a fixed time, so that every allocator does the same. An operation is one malloc
+// and its free. The floor of memory counts batches from the put to the end of their frees; those
+// that are still being filled are not in it.
 #include <condition_variable>
 #include <mutex>
 
@@ -31,7 +32,9 @@ struct Batch {
   Object* objects() { return reinterpret_cast<Object*>(this + 1); }
   // Unique for each object, so that of two at one address only the later one's stamp is there.
   std::uint64_t salt(std::uint64_t index) const { return number * count + index; }
-  static std::size_t size_for(std::uint64_t count) { return sizeof(Batch) + count * sizeof(Object); }
+  static std::size_t size_for(std::uint64_t count) {
+    return sizeof(Batch) + count * sizeof(Object);
+  }
 };
 
 class Queue {
@@ -50,7 +53,8 @@ class Queue {
     not_empty_.notify_one();
   }
 
-  // The next batch; null when the queue is empty for good. `freed`: bytes of the caller's batch before.
+  // The next batch; null when the queue is empty for good. `freed`: bytes of
+  // the caller's batch before.
   Batch* take(std::uint64_t freed) {
     std::unique_lock lock(mutex_);
     live_.remove(freed);
@@ -116,8 +120,9 @@ std::uint64_t consume(Queue& queue) {
   while (Batch* const batch = queue.take(freed)) {
     for (std::uint64_t i = 0; i < batch->count; ++i) {
       const auto [object, size] = batch->objects()[i];
-      workload::check(workload::stamped(object, size, workload::stamp_word(object, size, batch->salt(i))),
-                      "malloc_test: an object does not hold what was written into it");
+      workload::check(
+          workload::stamped(object, size, workload::stamp_word(object, size, batch->salt(i))),
+          "malloc_test: an object does not hold what was written into it");
       std::free(object);
     }
     objects += batch->count;
@@ -130,7 +135,8 @@ std::uint64_t consume(Queue& queue) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "malloc_test", "SuperMalloc (ISMM 2015) section 9, Figures 6 to 8",
+  workload::Options options(argc, argv, "malloc_test",
+                            "SuperMalloc (ISMM 2015) section 9, Figures 6 to 8",
                             "producers allocate batches of objects, consumers free them");
   Parameters p;
   p.producers = options.integer("producers", 1, 1, 1024, "producers, and as many consumers");

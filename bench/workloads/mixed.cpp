@@ -1,28 +1,29 @@
-// Mixes of sizes and lifetimes as programs have them.
-// Source: beyond the papers.
+// Mixes of sizes and lifetimes as programs have them. Source: beyond the papers.
 //
-// Each thread plays a table of (size, lifetime) pairs: step t allocates an object, and frees those whose
-// lifetime, in steps, ends at t. Threads share nothing but the table. An operation is one malloc with its
-// free.
+// Each thread plays a table of (size, lifetime) pairs: step t allocates an object, and frees
+// those whose lifetime, in steps, ends at t. Threads share nothing but the table. An operation is
+// one malloc with its free.
 //
-// The distributions are shapes, not traces. Only `keyvalue` takes its numbers from a publication; those of
-// the others are ours, chosen to have the properties named:
-//   compiler  Nodes of a dozen fixed sizes (16 to 128 bytes), identifiers, arrays that are powers of two, a
-//             few buffers. More than half die at once; of the rest most live to the end of a "function" of
-//             3,000 allocations and die together with it; one in twenty stays for long.
-//   browser   Small objects rule (85 % up to 256 bytes), with a tail to 512 KiB that holds most of the
-//             bytes. Three in four die within some hundred allocations, one in five lives for thousands, the
-//             rest stays.
-//   keyvalue  Keys and values of a store at random replacement (exponential lifetimes: nothing dies young).
-//             Sizes are the fits to Facebook's ETC pool in Atikoglu et al., "Workload Analysis of a
-//             Large-Scale Key-Value Store", SIGMETRICS 2012: keys generalised extreme value (30.7984,
-//             8.20449, 0.078688), values generalised Pareto (0, 214.476, 0.348238); its separate table for
-//             values under 15 bytes is left out.
-//   web       32 requests in flight, served in turn. Each takes a buffer of 4, 8 or 16 KiB and 120 smaller
-//             objects; four in ten of these die on the way, the rest together at the request's end; one in a
-//             hundred survives in a cache.
-//   powerlaw  P(size > s) = 16 / s from 16 bytes to 1 MiB, so that every doubling of size has the same share
-//             of the bytes; P(lifetime > t) = t^-1/2. Heavy tails in both, drawn independently.
+// The distributions are shapes, not traces. Only `keyvalue` takes its numbers from a publication;
+// those of the others are ours, chosen to have the properties named:
+//   compiler  Nodes of a dozen fixed sizes (16 to 128 bytes), identifiers, arrays that are powers
+//             of two, a few buffers. More than half die at once; of the rest most live to the end
+//             of a "function" of 3,000 allocations and die together with it; one in twenty stays
+//             for long.
+//   browser   Small objects rule (85 % up to 256 bytes), with a tail to 512 KiB that holds most of
+//             the bytes. Three in four die within some hundred allocations, one in five lives for
+//             thousands, the rest stays.
+//   keyvalue  Keys and values of a store at random replacement (exponential lifetimes: nothing dies
+//             young). Sizes are the fits to Facebook's ETC pool in Atikoglu et al., "Workload
+//             Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012: keys generalised extreme
+//             value (30.7984, 8.20449, 0.078688), values generalised Pareto (0, 214.476, 0.348238);
+//             its separate table for values under 15 bytes is left out.
+//   web       32 requests in flight, served in turn. Each takes a buffer of 4, 8 or 16 KiB and 120
+//             smaller objects; four in ten of these die on the way, the rest together at the
+//             request's end; one in a hundred survives in a cache.
+//   powerlaw  P(size > s) = 16 / s from 16 bytes to 1 MiB, so that every doubling of size has the
+//             same share of the bytes; P(lifetime > t) = t^-1/2. Heavy tails in both, drawn
+//             independently.
 #include <algorithm>
 
 #include "support/mapped_array.hpp"
@@ -65,7 +66,8 @@ double exponential(Random& random, double mean) {
   return -mean * std::log1p(-random.unit());
 }
 
-// Half the steps double the chance of the smaller ones: node sizes of a tree are not equally frequent.
+// Half the steps double the chance of the smaller ones: node sizes of a tree
+// are not equally frequent.
 std::uint64_t node_size(Random& random) {
   static constexpr std::uint64_t kSizes[] = {16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128};
   return kSizes[std::min(random.below(std::size(kSizes)), random.below(std::size(kSizes)))];
@@ -128,7 +130,8 @@ Events keyvalue_events(Random& random) {
     const double value = 214.476 * (std::pow(1 - v, -0.348238) - 1) / 0.348238;
     const double lifetime = exponential(random, kMeanLifetime);
     events.push_back(event(static_cast<std::uint64_t>(std::clamp(key, 1.0, 250.0)), lifetime));
-    events.push_back(event(static_cast<std::uint64_t>(std::clamp(value, 1.0, 1048576.0)), lifetime));
+    events.push_back(
+        event(static_cast<std::uint64_t>(std::clamp(value, 1.0, 1048576.0)), lifetime));
   }
   return events;
 }
@@ -182,8 +185,8 @@ struct alignas(workload::kCacheLine) Result {
   workload::Histogram malloc_ns, free_ns;
 };
 
-// One thread's objects. The one of step t stands at t modulo the wheel: it has died when that place comes
-// again.
+// One thread's objects. The one of step t stands at t modulo the wheel: it has died
+// when that place comes again.
 template <bool kTimed>
 class Player {
  public:
@@ -230,8 +233,9 @@ class Player {
     dying_[slot] = kNone;
     while (i != kNone) {
       const Object o = objects_[i];
-      workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, i)),
-                      "mixed: an object was overwritten");
+      workload::check(
+          workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, i)),
+          "mixed: an object was overwritten");
       release(o.memory);
       result_.live.remove(o.size);
       i = o.next;
@@ -250,7 +254,8 @@ std::uint64_t run(const Events& events, std::uint64_t threads, std::uint64_t ste
                   workload::MappedArray<Result>& results) {
   std::vector<Player<kTimed>> players;
   players.reserve(threads);
-  for (std::uint64_t i = 0; i < threads; ++i) players.emplace_back(events, i * kEvents / threads, results[i]);
+  for (std::uint64_t i = 0; i < threads; ++i)
+    players.emplace_back(events, i * kEvents / threads, results[i]);
   return workload::run_threads(threads, [&](std::uint64_t i) { players[i].play(steps); });
 }
 
@@ -267,16 +272,17 @@ int main(int argc, char** argv) {
   const std::uint64_t steps =
       options.integer("operations", 1000000, 1, 1u << 31, "objects allocated by each thread");
   const bool timed = options.integer("latency", 0, 0, 1, "1: time every call, for histograms") == 1;
-  const std::uint64_t seed = options.integer("seed", 1, 0, UINT64_MAX, "seed of the random numbers");
+  const std::uint64_t seed =
+      options.integer("seed", 1, 0, UINT64_MAX, "seed of the random numbers");
   options.done();
 
   Random random(seed);
-  constexpr Events (*kMakers[])(Random&) = {compiler_events, browser_events, keyvalue_events, web_events,
-                                            powerlaw_events};
+  constexpr Events (*kMakers[])(Random&) = {compiler_events, browser_events, keyvalue_events,
+                                            web_events, powerlaw_events};
   const Events events = kMakers[kind](random);
   workload::MappedArray<Result> results(threads);
-  const std::uint64_t ns =
-      timed ? run<true>(events, threads, steps, results) : run<false>(events, threads, steps, results);
+  const std::uint64_t ns = timed ? run<true>(events, threads, steps, results)
+                                 : run<false>(events, threads, steps, results);
 
   std::int64_t peak = 0;
   for (const Result& r : results) peak += r.live.peak();

@@ -1,8 +1,9 @@
-// The loops behind the instruction counts. forward, reverse: ROUNDS times 100 blocks are allocated, one byte
-// of each is written, and all are freed, in the order of allocation or in reverse. last-round: ROUNDS times
-// 100 blocks, each freed before the next one, in the last round of a thread's specific destructors, where an
-// allocator's own state of the thread may be gone. Compiled with -fno-builtin, so that every call is made.
-// The loops and the procedure linkage table take 14 instructions a pair on x86-64.
+// The loops behind the instruction counts. forward, reverse: ROUNDS times 100 blocks are allocated,
+// one byte of each is written, and all are freed, in the order of allocation or in reverse.
+// last-round: ROUNDS times 100 blocks, each freed before the next one, in the last round of a
+// thread's specific destructors, where an allocator's own state of the thread may be gone. Compiled
+// with -fno-builtin, so that every call is made. The loops and the procedure linkage table take 14
+// instructions a pair on x86-64.
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -49,8 +50,10 @@ int main(int argc, char** argv) {
   rounds = strtol(argv[3], NULL, 10);
   if (last_round) {
     pthread_t one;
-    if (pthread_key_create(&key, destructor) != 0 || pthread_create(&one, NULL, thread, &key) != 0) return 1;
-    return pthread_join(one, NULL) == 0 && destructor_round == PTHREAD_DESTRUCTOR_ITERATIONS ? 0 : 1;
+    if (pthread_key_create(&key, destructor) != 0 || pthread_create(&one, NULL, thread, &key) != 0)
+      return 1;
+    return pthread_join(one, NULL) == 0 && destructor_round == PTHREAD_DESTRUCTOR_ITERATIONS ? 0
+                                                                                             : 1;
   }
   for (long round = 0; round < rounds; round++) {
     for (int i = 0; i < kBlocks; i++) {

@@ -1,21 +1,21 @@
-// A peak of memory, and what is left of it when the program rests.
-// Source: beyond the papers.
+// A peak of memory, and what is left of it when the program rests. Source: beyond the papers.
 //
-// `mib` MiB are allocated in blocks of `size` bytes, one word in every page of them written (and the first of
-// each). Then all are freed, in the order of allocation, but for one in `keep` (0: none is kept). The program
-// rests for `rest-ms` milliseconds:
+// `mib` MiB are allocated in blocks of `size` bytes, one word in every page of them written (and
+// the first of each). Then all are freed, in the order of allocation, but for one in `keep` (0:
+// none is kept). The program rests for `rest-ms` milliseconds:
 //   sleep    nothing runs
 //   passing  every 5 ms it allocates and frees a block of each size from 32 bytes to 64 KiB
-// and, with `trim` 1, calls malloc_trim(0). At last it allocates `again-mib` MiB in blocks of `again-size`
-// bytes, every page written, in what memory there is. Metrics, each (RSS + page tables, less what the process
-// had before the first block and less this program's own tables):
+// and, with `trim` 1, calls malloc_trim(0). At last it allocates `again-mib` MiB in blocks of
+// `again-size` bytes, every page written, in what memory there is. Metrics, each (RSS + page
+// tables, less what the process had before the first block and less this program's own tables):
 //   peak_mib        when all stand
 //   freed_mib       when all but those kept are freed
 //   rested_mib      after the rest
 //   trimmed_mib     after malloc_trim
 //   again_over_live when the second lot stands, over all live bytes
 //   rested_over_live  where something is kept
-// An operation is one malloc with its free of the first lot; what is timed is its allocation and freeing.
+// An operation is one malloc with its free of the first lot; what is timed is
+// its allocation and freeing.
 #include <malloc.h>
 
 #include "support/mapped_array.hpp"
@@ -75,13 +75,14 @@ int main(int argc, char** argv) {
   const std::size_t bytes = options.integer("mib", 256, 1, 1u << 20, "MiB of the peak") << 20;
   const std::size_t size =
       options.integer("size", 4096, 8, std::uint64_t{1} << 36, "bytes of a block of the peak");
-  const std::uint64_t keep = options.integer("keep", 16, 0, 1u << 30, "one in so many is kept; 0: none");
-  const auto how =
-      static_cast<Rest>(options.choice("rest", {"sleep", "passing"}, "what the program does at rest"));
+  const std::uint64_t keep =
+      options.integer("keep", 16, 0, 1u << 30, "one in so many is kept; 0: none");
+  const auto how = static_cast<Rest>(
+      options.choice("rest", {"sleep", "passing"}, "what the program does at rest"));
   const std::uint64_t rest_ms = options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest");
   const bool trim = options.integer("trim", 0, 0, 1, "1: malloc_trim(0) after the rest") != 0;
-  const std::size_t again_bytes = options.integer("again-mib", 0, 0, 1u << 20, "MiB allocated after the rest")
-                                  << 20;
+  const std::size_t again_bytes =
+      options.integer("again-mib", 0, 0, 1u << 20, "MiB allocated after the rest") << 20;
   const std::size_t again_size =
       options.integer("again-size", 70000, 8, std::uint64_t{1} << 36, "bytes of a block of these");
   options.done();

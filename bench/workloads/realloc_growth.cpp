@@ -1,13 +1,12 @@
-// Vectors that grow by realloc, many at once.
-// Source: beyond the papers.
+// Vectors that grow by realloc, many at once. Source: beyond the papers.
 //
-// `vectors` of them stand at a time. Each step takes one of them at random and lets it grow: by half, to the
-// double, or by `step` bytes; its first capacity is 16 bytes (one step, where it grows by steps). A vector
-// that has reached its final size (drawn log-uniformly from low to high) is freed and a new one begins, until
-// `total` have been finished. An operation is one realloc. The program writes one word in every 64 bytes of
-// what was added, as a push_back would write all of it; the words say which vector and which place they
-// belong to. After each growth the first word, the last one of the old part and one between are looked at; at
-// a vector's end all of them.
+// `vectors` of them stand at a time. Each step takes one of them at random and lets it grow: by
+// half, to the double, or by `step` bytes; its first capacity is 16 bytes (one step, where it grows
+// by steps). A vector that has reached its final size (drawn log-uniformly from low to high) is
+// freed and a new one begins, until `total` have been finished. An operation is one realloc. The
+// program writes one word in every 64 bytes of what was added, as a push_back would write all of
+// it; the words say which vector and which place they belong to. After each growth the first word,
+// the last one of the old part and one between are looked at; at a vector's end all of them.
 #include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
@@ -96,13 +95,14 @@ class Grower {
     std::size_t fresh = 0;
     if (v.capacity > 0) {
       const std::size_t last = last_place(v.capacity);
-      workload::check(
-          word_is_there(v, 0) && word_is_there(v, last / kStride / 2 * kStride) && word_is_there(v, last),
-          "realloc_growth: realloc lost contents");
+      workload::check(word_is_there(v, 0) && word_is_there(v, last / kStride / 2 * kStride) &&
+                          word_is_there(v, last),
+                      "realloc_growth: realloc lost contents");
       fresh = last + kStride;
     }
     v.capacity = capacity;
-    for (std::size_t place = fresh; place <= last_place(capacity); place += kStride) write_word(v, place);
+    for (std::size_t place = fresh; place <= last_place(capacity); place += kStride)
+      write_word(v, place);
   }
 
   void end(Vector& v) {
@@ -129,14 +129,16 @@ int main(int argc, char** argv) {
                             "vectors that grow by realloc, many at once");
   const auto policy =
       static_cast<Policy>(options.choice("policy", {"x1.5", "x2", "step"}, "how a vector grows"));
-  const std::size_t step = options.integer("step", 4096, 16, 1u << 30, "bytes added at a time (policy step)");
+  const std::size_t step =
+      options.integer("step", 4096, 16, 1u << 30, "bytes added at a time (policy step)");
   const std::size_t low =
       options.integer("low", 1024, 16, std::uint64_t{1} << 36, "smallest final size in bytes");
   const std::size_t high =
       options.integer("high", 65536, 16, std::uint64_t{1} << 36, "largest final size in bytes");
   const std::uint64_t vectors =
       options.integer("vectors", 64, 1, 1u << 24, "vectors that grow at once, in each thread");
-  const std::uint64_t total = options.integer("total", 10000, 1, 1u << 31, "vectors finished by each thread");
+  const std::uint64_t total =
+      options.integer("total", 10000, 1, 1u << 31, "vectors finished by each thread");
   const std::uint64_t threads =
       options.integer("threads", 1, 1, 1024, "threads, each with vectors of its own");
   options.require(low <= high, "--low must not be above --high");

@@ -1,13 +1,14 @@
 // Threads that have worked once and rest from then on: what their caches hold.
 // Source: beyond the papers.
 //
-// Each of `threads` threads in turn, one at a time, allocates blocks of `sizes` sizes, log-spaced from 16
-// bytes to `high`, `burst-kib` KiB in all and at least one of each, writes every page of them, frees them but
-// for one of each size where `keep` is 1, and sleeps. When all sleep the program looks what is resident (RSS
-// + page tables, less what the process had with all threads started and before the first block); again after
-// `rest-ms` milliseconds in which the main thread every 5 ms allocates and frees a block of each size; and
-// after malloc_trim(0). Metrics: idle_mib, rested_mib, trimmed_mib, live_mib, and rested_over_live where
-// something is kept. An operation is one malloc with its free; what is timed is the threads' work.
+// Each of `threads` threads in turn, one at a time, allocates blocks of `sizes` sizes, log-spaced
+// from 16 bytes to `high`, `burst-kib` KiB in all and at least one of each, writes every page of
+// them, frees them but for one of each size where `keep` is 1, and sleeps. When all sleep the
+// program looks what is resident (RSS + page tables, less what the process had with all threads
+// started and before the first block); again after `rest-ms` milliseconds in which the main thread
+// every 5 ms allocates and frees a block of each size; and after malloc_trim(0). Metrics: idle_mib,
+// rested_mib, trimmed_mib, live_mib, and rested_over_live where something is kept. An operation is
+// one malloc with its free; what is timed is the threads' work.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -39,7 +40,8 @@ struct Block {
 };
 
 Block allocate(std::size_t size, std::size_t id) {
-  const Block b{static_cast<unsigned char*>(std::malloc(size)), size, static_cast<unsigned char>(id)};
+  const Block b{static_cast<unsigned char*>(std::malloc(size)), size,
+                static_cast<unsigned char>(id)};
   workload::check(b.memory != nullptr, "resting_threads: malloc returned null");
   for (std::size_t at = 0; at < size; at += kPageSize) b.memory[at] = b.mark;
   b.memory[size - 1] = b.mark;
@@ -124,8 +126,10 @@ int main(int argc, char** argv) {
                             "threads that have worked once and rest from then on");
   const std::uint64_t threads = options.integer("threads", 200, 1, 100000, "threads");
   const std::uint64_t sizes = options.integer("sizes", 20, 1, 512, "sizes of blocks");
-  const std::size_t high = options.integer("high", 32768, 32, 1u << 30, "the largest of them in bytes");
-  const std::uint64_t burst_kib = options.integer("burst-kib", 1024, 0, 1u << 30, "KiB of a thread's work");
+  const std::size_t high =
+      options.integer("high", 32768, 32, 1u << 30, "the largest of them in bytes");
+  const std::uint64_t burst_kib =
+      options.integer("burst-kib", 1024, 0, 1u << 30, "KiB of a thread's work");
   const bool keep = options.integer("keep", 0, 0, 1, "1: one block of each size stays") != 0;
   const std::uint64_t rest_ms = options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest");
   options.done();
@@ -136,7 +140,8 @@ int main(int argc, char** argv) {
   std::int64_t live = 0;
   for (std::uint64_t i = 0; i < sizes; ++i) {
     const double share = sizes == 1 ? 1 : static_cast<double>(i) / static_cast<double>(sizes - 1);
-    const auto size = static_cast<std::size_t>(16 * std::pow(static_cast<double>(high) / 16, share));
+    const auto size =
+        static_cast<std::size_t>(16 * std::pow(static_cast<double>(high) / 16, share));
     shape.sizes.push_back(size);
     shape.counts.push_back(std::max<std::uint64_t>(1, burst_kib * 1024 / sizes / size));
     a_thread += shape.counts.back();
@@ -170,7 +175,8 @@ int main(int argc, char** argv) {
   record.metric("rested_mib", mib(rested));
   record.metric("trimmed_mib", mib(trimmed));
   record.metric("live_mib", mib(live));
-  if (live > 0) record.metric("rested_over_live", static_cast<double>(rested) / static_cast<double>(live));
+  if (live > 0)
+    record.metric("rested_over_live", static_cast<double>(rested) / static_cast<double>(live));
   record.print();
   return 0;
 }

@@ -1,20 +1,22 @@
-// The loops behind the instruction counts of many shapes of program: ROUNDS times COUNT blocks are allocated,
-// one byte of each is written, and all are freed.
+// The loops behind the instruction counts of many shapes of program: ROUNDS times COUNT blocks are
+// allocated, one byte of each is written, and all are freed.
 //
 //   SIZE[,SIZE...]   bytes of a block; several: in turn
 //   forward          freed in the order of allocation
 //   reverse          in the opposite order
 //   stride           in a fixed stride through the batch, that meets every block once
 //   random           in one order that a fixed seed has drawn
-//   handed           by a second thread, which waits for a batch, while the first waits for it to be freed
-//   thread           in the order of allocation, each batch by a thread of its own that ends after it
+//   handed           by a second thread, which waits for a batch, while the first waits for it to
+//                    be freed
+//   thread           in the order of allocation, each batch by a thread of its own that ends after
+//                    it
 //
 // Blocks come from malloc, or, as a fifth argument says,
 //   calloc           from calloc(1, SIZE)
 //   64, 4096 ...     from aligned_alloc(64, SIZE), and so on
 //
-// Of all allocators the loops take the same number of instructions. Compiled with -fno-builtin, so that every
-// call is made.
+// Of all allocators the loops take the same number of instructions. Compiled with -fno-builtin, so
+// that every call is made.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -108,7 +110,8 @@ static void* room(size_t elements, size_t size) {
 }
 
 static int choose_order(const char* name) {
-  if (strcmp(name, "forward") == 0 || strcmp(name, "handed") == 0 || strcmp(name, "thread") == 0) return 1;
+  if (strcmp(name, "forward") == 0 || strcmp(name, "handed") == 0 || strcmp(name, "thread") == 0)
+    return 1;
   order = room(count, sizeof *order);
   if (order == NULL) return 0;
   for (size_t i = 0; i < count; i++) order[i] = i;
@@ -162,15 +165,17 @@ int main(int argc, char** argv) {
   blocks = count <= 1 << 20 ? room(count, sizeof *blocks) : NULL;
   if (!is_complete || count == 0 || rounds <= 0 || blocks == NULL || !read_sizes(argv[1]) ||
       !choose_order(argv[3]) || (argc == 6 && !choose_call(argv[5]))) {
-    fprintf(stderr,
-            "usage: shape_loop SIZE[,SIZE...] COUNT forward|reverse|stride|random|handed|thread ROUNDS "
-            "[calloc|ALIGNMENT]\n"
-            "At most 64 sizes, and 1048576 blocks.\n");
+    fprintf(
+        stderr,
+        "usage: shape_loop SIZE[,SIZE...] COUNT forward|reverse|stride|random|handed|thread ROUNDS "
+        "[calloc|ALIGNMENT]\n"
+        "At most 64 sizes, and 1048576 blocks.\n");
     return 2;
   }
   if (strcmp(argv[3], "handed") == 0) {
     pthread_t freer;
-    if (pthread_barrier_init(&filled, NULL, 2) != 0 || pthread_barrier_init(&freed, NULL, 2) != 0) return 1;
+    if (pthread_barrier_init(&filled, NULL, 2) != 0 || pthread_barrier_init(&freed, NULL, 2) != 0)
+      return 1;
     if (pthread_create(&freer, NULL, free_what_is_handed, NULL) != 0) return 1;
     for (long round = 0; round < rounds; round++) {
       fill();

@@ -1,20 +1,21 @@
 // shbench: thread-local rounds like threadtest's, but objects survive rounds: lifetimes vary.
 //
-// Named after MicroQuill's SmartHeap benchmark, whose source is not free; this is our own algorithm for what
-// scalloc (OOPSLA 2015) 7.2.2 says of it: "objects are allocated and deallocated in rounds [...] the lifetime
-// of objects is not exactly one round but varies throughout the benchmark [...] 10^6 rounds per thread of
-// objects between 1 and 8 bytes in size". The paper gives no objects a round and no distribution of
-// lifetimes. Ours: each round allocates --objects (8) objects of random sizes; of every eight in sequence,
-//   four die at the end of their round, in reverse order (the stack-like use of most short-lived objects),
-//   three die 1 to 16 rounds later,
-//   one dies 1 to --lifetime (8192) rounds later: about 4,000 objects of a thread are live at any time,
-//   spread over several spans that are never quite empty, which is what makes reusing spans matter in that
-//   section.
-// --rounds is what each thread runs: the figures take the paper's number, the suite three times that.
+// Named after MicroQuill's SmartHeap benchmark, whose source is not free; this is our own algorithm
+// for what scalloc (OOPSLA 2015) 7.2.2 says of it: "objects are allocated and deallocated in rounds
+// [...] the lifetime of objects is not exactly one round but varies throughout the benchmark [...]
+// 10^6 rounds per thread of objects between 1 and 8 bytes in size". The paper gives no objects a
+// round and no distribution of lifetimes. Ours: each round allocates --objects (8) objects of
+// random sizes; of every eight in sequence,
+//   four die at the end of their round, in reverse order (the stack-like use of most short-lived
+//   objects), three die 1 to 16 rounds later, one dies 1 to --lifetime (8192) rounds later: about
+//   4,000 objects of a thread are live at any time, spread over several spans that are never quite
+//   empty, which is what makes reusing spans matter in that section.
+// --rounds is what each thread runs: the figures take the paper's number,
+// the suite three times that.
 //
-// Operations: pairs of malloc and free (all objects are freed at the end, within the time). The first and the
-// last byte of an object are written after malloc and compared before free; all of them would take a loop of
-// random length, whose mispredicted ends cost more than an allocation.
+// Operations: pairs of malloc and free (all objects are freed at the end, within the time). The
+// first and the last byte of an object are written after malloc and compared before free; all of
+// them would take a loop of random length, whose mispredicted ends cost more than an allocation.
 #include "support/mapped_array.hpp"
 #include "support/workload.hpp"
 
@@ -40,7 +41,8 @@ class Calendar {
         heads_(rounds_) {
     check_index(entries_.size());
     for (std::uint64_t i = 0; i < rounds_; ++i) heads_[i] = kNone;
-    for (std::uint64_t i = 0; i < entries_.size(); ++i) entries_[i].next = static_cast<std::uint32_t>(i + 1);
+    for (std::uint64_t i = 0; i < entries_.size(); ++i)
+      entries_[i].next = static_cast<std::uint32_t>(i + 1);
     entries_[entries_.size() - 1].next = kNone;
   }
   void add(std::uint64_t death, unsigned char* object, std::size_t size, unsigned char fill) {
@@ -93,7 +95,8 @@ unsigned char* new_object(Worker& worker, std::size_t size, unsigned char fill) 
 }
 
 void delete_object(Worker& worker, unsigned char* object, std::size_t size, unsigned char fill) {
-  workload::check(object[0] == fill && object[size - 1] == fill, "shbench: an object was overwritten");
+  workload::check(object[0] == fill && object[size - 1] == fill,
+                  "shbench: an object was overwritten");
   worker.live.remove(size);
   std::free(object);
 }
@@ -109,12 +112,14 @@ void run_round(Worker& worker, std::uint64_t round, const Parameters& p) {
     const std::size_t size = p.low + (bits >> 32) % (p.high - p.low + 1);
     const auto fill = static_cast<unsigned char>(bits);
     unsigned char* const object = new_object(worker, size, fill);
-    // The place within the eight moves by three a round, so that no lifetime is tied to a place in the round.
+    // The place within the eight moves by three a round, so that no lifetime is tied
+    // to a place in the round.
     const std::uint64_t kind = (i + 3 * round) % 8;
     if (kind % 2 == 0) {
       worker.brief[brief++] = {object, kNone, static_cast<std::uint16_t>(size), fill};
     } else {
-      const std::uint64_t longest = kind == 7 || p.lifetime < kMediumLifetime ? p.lifetime : kMediumLifetime;
+      const std::uint64_t longest =
+          kind == 7 || p.lifetime < kMediumLifetime ? p.lifetime : kMediumLifetime;
       worker.calendar.add(round + worker.random.between(1, longest), object, size, fill);
     }
   }
@@ -122,9 +127,10 @@ void run_round(Worker& worker, std::uint64_t round, const Parameters& p) {
     const Entry& entry = worker.brief[--brief];
     delete_object(worker, entry.object, entry.size, entry.fill);
   }
-  worker.calendar.end_round(round, [&](unsigned char* object, std::size_t size, unsigned char fill) {
-    delete_object(worker, object, size, fill);
-  });
+  worker.calendar.end_round(round,
+                            [&](unsigned char* object, std::size_t size, unsigned char fill) {
+                              delete_object(worker, object, size, fill);
+                            });
 }
 
 void run(Worker& worker, const Parameters& p) {
@@ -143,7 +149,8 @@ int main(int argc, char** argv) {
   Parameters p{};
   p.rounds = options.integer("rounds", 1'000'000, 1, 1u << 30, "rounds of each thread");
   p.objects = options.integer("objects", 8, 1, 1 << 16, "objects allocated a round");
-  p.lifetime = options.integer("lifetime", 8192, 1, 1 << 20, "rounds that the longest-lived objects live");
+  p.lifetime =
+      options.integer("lifetime", 8192, 1, 1 << 20, "rounds that the longest-lived objects live");
   p.low = options.integer("low", 1, 1, 4096, "smallest size in bytes");
   p.high = options.integer("high", 8, 1, 4096, "largest size in bytes");
   options.require(p.low <= p.high, "--low must not exceed --high");
@@ -152,7 +159,8 @@ int main(int argc, char** argv) {
   std::vector<Worker> workers;
   workers.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i) workers.emplace_back(p.objects, p.lifetime, i + 1);
-  const std::uint64_t ns = workload::run_threads(threads, [&](std::uint64_t i) { run(workers[i], p); });
+  const std::uint64_t ns =
+      workload::run_threads(threads, [&](std::uint64_t i) { run(workers[i], p); });
 
   std::int64_t peak = 0;
   for (const Worker& worker : workers) {

@@ -1,13 +1,12 @@
-// Large objects of which the program touches little.
-// Source: beyond the papers.
+// Large objects of which the program touches little. Source: beyond the papers.
 //
-// `repeats` times an object of `mib` MiB is allocated by malloc or calloc, one word is written in one page in
-// every `every-kib` KiB of it (with `places` other: in another page of each stretch each time), and it is
-// freed; `live` of them stand at a time. An allocator that clears all of it, or that hands out what other
-// objects touched and keeps every page, pays for what the program never asked for. Words of calloc are
-// checked to be zero before they are written. Metrics: worst_call_ns, the longest call; last_mib, RSS + page
-// tables after the last object was written, less what there was before the first. An operation is one
-// allocation with its free.
+// `repeats` times an object of `mib` MiB is allocated by malloc or calloc, one word is written in
+// one page in every `every-kib` KiB of it (with `places` other: in another page of each stretch
+// each time), and it is freed; `live` of them stand at a time. An allocator that clears all of it,
+// or that hands out what other objects touched and keeps every page, pays for what the program
+// never asked for. Words of calloc are checked to be zero before they are written. Metrics:
+// worst_call_ns, the longest call; last_mib, RSS + page tables after the last object was written,
+// less what there was before the first. An operation is one allocation with its free.
 #include "support/mapped_array.hpp"
 #include "support/resident.hpp"
 #include "support/workload.hpp"
@@ -61,9 +60,12 @@ int main(int argc, char** argv) {
                             "large objects of which the program touches little");
   Shape shape;
   shape.size = options.integer("mib", 256, 1, 1u << 20, "MiB of an object") << 20;
-  shape.every = options.integer("every-kib", 1024, 4, 1u << 30, "one page in so many KiB is written") << 10;
-  shape.call = static_cast<Call>(options.choice("call", {"malloc", "calloc"}, "how it is allocated"));
-  shape.places = static_cast<Places>(options.choice("places", {"same", "other"}, "the same page each time?"));
+  shape.every =
+      options.integer("every-kib", 1024, 4, 1u << 30, "one page in so many KiB is written") << 10;
+  shape.call =
+      static_cast<Call>(options.choice("call", {"malloc", "calloc"}, "how it is allocated"));
+  shape.places =
+      static_cast<Places>(options.choice("places", {"same", "other"}, "the same page each time?"));
   const std::uint64_t repeats = options.integer("repeats", 6, 1, 1u << 24, "objects");
   const std::uint64_t live = options.integer("live", 1, 1, 1024, "objects that stand at a time");
   options.require(shape.every <= shape.size, "--every-kib must not be above the object's size");
@@ -100,7 +102,8 @@ int main(int argc, char** argv) {
       const std::size_t place = place_of(shape, s, n);
       std::uint64_t word;
       __builtin_memcpy(&word, object + place, sizeof word);
-      workload::check(shape.call != kCalloc || word == 0, "sparse_objects: memory of calloc is not zero");
+      workload::check(shape.call != kCalloc || word == 0,
+                      "sparse_objects: memory of calloc is not zero");
       word = word_of(n, place);
       __builtin_memcpy(object + place, &word, sizeof word);
     }

@@ -1,11 +1,11 @@
-// Start-up and exit of a tiny program.
-// Source: beyond the papers.
+// Start-up and exit of a tiny program. Source: beyond the papers.
 //
-// Starts startup_child, a C program whose main does one malloc, `starts` times, one after the other, and
-// waits for each to end. It stands beside this program and inherits its environment, LD_PRELOAD included, so
-// that a start takes the loading of the allocator's library, its first malloc and its exit. The child is
-// written in C: a library that brings the C++ runtime with it pays for that here, as it does in every C
-// program. Operations are starts. A tracer adds its own time to each.
+// Starts startup_child, a C program whose main does one malloc, `starts` times, one after the
+// other, and waits for each to end. It stands beside this program and inherits its
+// environment, LD_PRELOAD included, so that a start takes the loading of the allocator's
+// library, its first malloc and its exit. The child is written in C: a library that brings the
+// C++ runtime with it pays for that here, as it does in every C program. Operations are
+// starts. A tracer adds its own time to each.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,25 +1,28 @@
-// superserver: a server whose objects range over five orders of magnitude and die in another thread.
+// superserver: a server whose objects range over five orders of magnitude
+// and die in another thread.
 //
-// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, "SuperServer", and Figure 12. For each allocation a
-// coin decides k: k = m with probability 1/2^m, but at least 4; the size is uniform in [2^k, 2^(k+1)). "Each
-// object's expected lifetime is proportional to its size. The object will, at the end of its life, be freed
-// by a randomly chosen other thread." The paper reports user, system and elapsed time, peak memory, and the
-// slowest malloc and free, on 8 hardware threads (about 12 s, 0.9 to 1.9 GiB). It gives neither the number of
-// allocations, nor the factor between size and lifetime, nor the largest size, nor how an object reaches the
-// thread that frees it.
+// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, "SuperServer", and Figure 12. For each
+// allocation a coin decides k: k = m with probability 1/2^m, but at least 4; the size is uniform in
+// [2^k, 2^(k+1)). "Each object's expected lifetime is proportional to its size. The object will, at
+// the end of its life, be freed by a randomly chosen other thread." The paper reports user, system
+// and elapsed time, peak memory, and the slowest malloc and free, on 8 hardware threads (about 12
+// s, 0.9 to 1.9 GiB). It gives neither the number of allocations, nor the factor between size and
+// lifetime, nor the largest size, nor how an object reaches the thread that frees it.
 //
-// Ours: lifetimes in Larson's manner. A thread has `slots` places for each k above 4 and 15 times as many for
-// k = 4; an object takes a random place of its k, and the one that had it dies: a lifetime is geometric, of
-// mean slots x 2^k allocations of the thread. k is at most 20 (2 MiB), as without a bound the mean size is
-// infinite. The dead go to the inbox of a random other thread (one thread alone: its own), linked through
-// their first word, 16 at a time, so that what the workload itself shares does not hide the allocator; a
-// thread empties its inbox after every 16 allocations, and at the end frees what it still has. The mail is
-// bounded: who finds 4096 objects in the inbox of another empties its own and gives way until that one has
-// looked, and who has allocated all goes on emptying its own until all have. So peak memory does not depend
-// on which thread the system happens to stop. Live bytes are all that have not been freed, those in the mail
-// too; they are summed over the threads after every 1024 allocations of each. The number of allocations is
-// fixed. One word in every page is written and, at the free, checked. An operation is one malloc and its
-// free. With --latency on each call is timed, and the time of the clock is in the elapsed time.
+// Ours: lifetimes in Larson's manner. A thread has `slots` places for each k above 4 and 15 times
+// as many for k = 4; an object takes a random place of its k, and the one that had it dies: a
+// lifetime is geometric, of mean slots x 2^k allocations of the thread. k is at most 20 (2 MiB),
+// as without a bound the mean size is infinite. The dead go to the inbox of a random other thread
+// (one thread alone: its own), linked through their first word, 16 at a time, so that what the
+// workload itself shares does not hide the allocator; a thread empties its inbox after every 16
+// allocations, and at the end frees what it still has. The mail is bounded: who finds 4096
+// objects in the inbox of another empties its own and gives way until that one has looked, and
+// who has allocated all goes on emptying its own until all have. So peak memory does not depend
+// on which thread the system happens to stop. Live bytes are all that have not been freed, those
+// in the mail too; they are summed over the threads after every 1024 allocations of each. The
+// number of allocations is fixed. One word in every page is written and, at the free, checked. An
+// operation is one malloc and its free. With --latency on each call is timed, and the time of the
+// clock is in the elapsed time.
 #include <sched.h>
 
 #include <algorithm>
@@ -33,7 +36,8 @@ namespace {
 
 constexpr unsigned kSmallestBits = 4;
 constexpr std::uint64_t kSlotsFactor4 = 15;  // P(k <= 4) = 15/16 = 15 x 2^-4
-constexpr std::uint64_t kPost = 16;          // objects, and allocations between two looks into the inbox
+// Objects, and allocations between two looks into the inbox
+constexpr std::uint64_t kPost = 16;
 constexpr std::uint64_t kFull =
     256 * kPost;  // objects in an inbox; about 200 KB, and beyond a time slice's worth
 constexpr std::uint64_t kSample = 64 * kPost;  // allocations between two sums of the live bytes
@@ -41,10 +45,12 @@ constexpr std::uint64_t kSample = 64 * kPost;  // allocations between two sums o
 // Every object begins with this; stamps are in the rest.
 struct Object {
   union {
-    std::uint64_t serial;  // in its place: unique in the thread, so that two owners of one object are found
-    Object* next;          // on its way
+    // In its place: unique in the thread, so that two owners of one object are found
+    std::uint64_t serial;
+    Object* next;  // on its way
   };
-  std::uint64_t label;  // size, and 16 bits over size and address: damage must not lead outside the object
+  // Size, and 16 bits over size and address: damage must not lead outside the object
+  std::uint64_t label;
 };
 
 std::uint64_t label_of(const Object* object, std::size_t size) {
@@ -89,13 +95,14 @@ class alignas(workload::kCacheLine) Inbox {
     count_.fetch_add(post.count, std::memory_order_relaxed);
     Object* head = head_.load(std::memory_order_relaxed);
     do post.last->next = head;
-    while (
-        !head_.compare_exchange_weak(head, post.first, std::memory_order_release, std::memory_order_relaxed));
+    while (!head_.compare_exchange_weak(head, post.first, std::memory_order_release,
+                                        std::memory_order_relaxed));
     post = {};
   }
   Object* take_all() {
-    return head_.load(std::memory_order_relaxed) ? head_.exchange(nullptr, std::memory_order_acquire)
-                                                 : nullptr;
+    return head_.load(std::memory_order_relaxed)
+               ? head_.exchange(nullptr, std::memory_order_acquire)
+               : nullptr;
   }
   // So many of those taken have been freed.
   void freed(std::uint64_t n) { count_.fetch_sub(n, std::memory_order_relaxed); }
@@ -105,8 +112,8 @@ class alignas(workload::kCacheLine) Inbox {
   std::atomic<std::uint64_t> count_{0};  // sent and not yet freed
 };
 
-// What one thread allocated less what it freed, whoever allocated that; only the sum over all threads means
-// anything. In an own line, as the others read it.
+// What one thread allocated less what it freed, whoever allocated that; only the sum over all
+// threads means anything. In an own line, as the others read it.
 struct alignas(workload::kCacheLine) Balance {
   std::atomic<std::int64_t> bytes{0};
 };
@@ -195,7 +202,8 @@ class alignas(workload::kCacheLine) Server {
     mark(object, size, ++serial_);
     balance_ += static_cast<std::int64_t>(size);
     const Place newcomer{object, serial_};
-    const Place dead = std::exchange(places_[first_place(k) + random_.below(places_of(k))], newcomer);
+    const Place dead =
+        std::exchange(places_[first_place(k) + random_.below(places_of(k))], newcomer);
     if (dead.object) {
       leave(dead);
       send(dead.object, undertaker());
@@ -297,11 +305,13 @@ class alignas(workload::kCacheLine) Server {
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "superserver", "SuperMalloc (ISMM 2015) section 9, Figure 12",
+  workload::Options options(argc, argv, "superserver",
+                            "SuperMalloc (ISMM 2015) section 9, Figure 12",
                             "objects of widely spread sizes, freed by random other threads");
   Parameters p;
   p.threads = options.integer("threads", 2, 1, 1024, "threads");
-  p.allocations = options.integer("allocations", 500'000, 1, 1'000'000'000, "allocations by each thread");
+  p.allocations =
+      options.integer("allocations", 500'000, 1, 1'000'000'000, "allocations by each thread");
   p.slots = options.integer("slots", 64, 1, 100'000,
                             "objects of one k that a thread keeps (15 times that for k = 4)");
   p.largest_bits = static_cast<unsigned>(
@@ -312,7 +322,8 @@ int main(int argc, char** argv) {
   Shared shared(p.threads);
   std::deque<Server> servers;
   for (std::uint64_t i = 0; i < p.threads; ++i) servers.emplace_back(p, i, shared);
-  const std::uint64_t elapsed = workload::run_threads(p.threads, [&](std::uint64_t i) { servers[i].run(); });
+  const std::uint64_t elapsed =
+      workload::run_threads(p.threads, [&](std::uint64_t i) { servers[i].run(); });
 
   std::uint64_t freed = 0;
   std::int64_t peak = 0, alive = 0;

@@ -1,15 +1,16 @@
 // vyukov: a chain of threads, each frees what the one before it allocated.
 //
-// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, "Footprint", and Figure 13; after D. Vyukov, "Possible
-// problem in scalable allocator" (2008). Thread 0 allocates data and gives them to thread 1, which frees
-// them, allocates as many and gives them to thread 2, and so on. The paper: 200 threads, 50,000 objects each,
-// sizes random below 4 KiB, so at most 100 MiB are asked for at a time; what an allocator needs above that is
-// memory that it keeps with threads which have no use for it (2.3 GiB in DLmalloc, 4.1 GiB in TBBmalloc).
+// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, "Footprint", and Figure 13; after D. Vyukov,
+// "Possible problem in scalable allocator" (2008). Thread 0 allocates data and gives them to thread
+// 1, which frees them, allocates as many and gives them to thread 2, and so on. The paper: 200
+// threads, 50,000 objects each, sizes random below 4 KiB, so at most 100 MiB are asked for at a
+// time; what an allocator needs above that is memory that it keeps with threads which have no use
+// for it (2.3 GiB in DLmalloc, 4.1 GiB in TBBmalloc).
 //
-// Ours: threads and objects are options, sizes uniform in 1 to 4095. One thread works at a time. All of them
-// exist before the first begins and until the last has ended: caches of a living thread are what the
-// experiment is about. The paper does not say who frees the last batch; here thread 0 does. An operation is
-// one malloc and its free.
+// Ours: threads and objects are options, sizes uniform in 1 to 4095. One thread works at a time.
+// All of them exist before the first begins and until the last has ended: caches of a living thread
+// are what the experiment is about. The paper does not say who frees the last batch; here thread 0
+// does. An operation is one malloc and its free.
 #include <latch>
 #include <semaphore>
 
@@ -69,9 +70,10 @@ struct alignas(workload::kCacheLine) Turn {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "vyukov", "SuperMalloc (ISMM 2015) section 9, Figure 13",
                             "a chain of threads, each frees what the one before it allocated");
-  const std::uint64_t threads = options.integer("threads", 50, 1, 10'000, "threads; the paper's 200");
-  const std::uint64_t objects = options.integer("objects", 10'000, 1, 100'000'000,
-                                                "objects that each thread allocates; the paper's 50000");
+  const std::uint64_t threads =
+      options.integer("threads", 50, 1, 10'000, "threads; the paper's 200");
+  const std::uint64_t objects = options.integer(
+      "objects", 10'000, 1, 100'000'000, "objects that each thread allocates; the paper's 50000");
   options.done();
 
   Chain chain;

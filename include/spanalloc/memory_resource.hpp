@@ -1,11 +1,11 @@
-// C++ containers on spanalloc whatever the process's malloc is: a std::pmr::memory_resource and an STL
-// allocator over the functions of spanalloc.h.
+// C++ containers on spanalloc whatever the process's malloc is: a std::pmr::memory_resource and an
+// STL allocator over the functions of spanalloc.h.
 //
 //   std::pmr::vector<int> a(spanalloc::memory_resource());
 //   std::vector<int, spanalloc::Allocator<int>> b;
 //
-// Sizes and alignments are bytes. Both are stateless and may be used by any thread. When memory is out they
-// throw std::bad_alloc (without exceptions: abort).
+// Sizes and alignments are bytes. Both are stateless and may be used by any thread. When memory is
+// out they throw std::bad_alloc (without exceptions: abort).
 #pragma once
 
 #include <spanalloc/spanalloc.h>
@@ -67,10 +67,11 @@ class Allocator {
 
   constexpr Allocator() noexcept = default;
   template <class U>
-  constexpr Allocator(const Allocator<U>&) noexcept {}  // NOLINT(google-explicit-constructor): required
+  constexpr Allocator(const Allocator<U>&) noexcept {
+  }  // NOLINT(google-explicit-constructor): required
 
-  /// Room for `count` objects; std::bad_array_new_length when that overflows, std::bad_alloc when memory is
-  /// out.
+  /// Room for `count` objects; std::bad_array_new_length when that overflows,
+  /// std::bad_alloc when memory is out.
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) / sizeof(T)) {
 #ifdef __cpp_exceptions

@@ -1,18 +1,23 @@
-/* spanalloc's own C interface: the heap under names of its own, and further down the page manager, which
- * shares out a region of the caller's.
+/* spanalloc's own C interface: the heap under names of its own, and further down the page manager,
+ * which shares out a region of the caller's.
  *
- * The heap is that of the malloc of the library it comes with. A block from sp_malloc may be given to free
- * and the other way round when malloc is spanalloc's too (libspanalloc.so preloaded or linked).
+ * The heap is that of the malloc of the library it comes with. A block from sp_malloc may be given
+ * to free and the other way round when malloc is spanalloc's too (libspanalloc.so preloaded or
+ * linked).
  *
  * What holds for all of the heap's functions:
- *   - Sizes and alignments are bytes. Every block is aligned to at least 16. Any thread may free it.
- *   - Any thread may call any function at any time, also before main and in a fork's child. None may be
- *     called from a signal handler. Freeing or resizing a block while another call works on it is a mistake.
+ *   - Sizes and alignments are bytes. Every block is aligned to at least 16. Any thread may free
+ *   it. - Any thread may call any function at any time, also before main and in a fork's child.
+ *   None may be
+ *     called from a signal handler. Freeing or resizing a block while another call works on it is a
+ *     mistake.
  *   - errno is changed only by a function that fails and says so.
- *   - A pointer to free, resize or measure that is no living block of this heap ends the process, wherever
+ *   - A pointer to free, resize or measure that is no living block of this heap ends the process,
+ *   wherever
  *     that is noticed, with one line on stderr that names it (docs/security.md).
  *
- * tests/conformance/abi lists what programs may rely on; within a major version it is only added to.
+ * tests/conformance/abi lists what programs may rely on; within a major version it is only added
+ * to.
  */
 #ifndef SPANALLOC_SPANALLOC_H
 #define SPANALLOC_SPANALLOC_H
@@ -28,47 +33,50 @@ extern "C" {
 
 #define SPANALLOC_PUBLIC __attribute__((visibility("default")))
 
-/* `size` bytes aligned to 16, of any contents; a unique block when size is 0. NULL with errno ENOMEM when
- * memory is out or size is above PTRDIFF_MAX. */
+/* `size` bytes aligned to 16, of any contents; a unique block when size is 0. NULL with errno
+ * ENOMEM when memory is out or size is above PTRDIFF_MAX. */
 SPANALLOC_PUBLIC void* sp_malloc(size_t size) SPANALLOC_NOEXCEPT;
 
-/* count * size zero bytes aligned to 16; a unique block when that is 0. NULL with errno ENOMEM when memory is
- * out or the product overflows or is above PTRDIFF_MAX. */
+/* count * size zero bytes aligned to 16; a unique block when that is 0. NULL with errno ENOMEM when
+ * memory is out or the product overflows or is above PTRDIFF_MAX. */
 SPANALLOC_PUBLIC void* sp_calloc(size_t count, size_t size) SPANALLOC_NOEXCEPT;
 
-/* Makes the block `size` bytes large, moving it when need be, then to an address aligned to 16 whatever the
- * old one was aligned to; min(old, new) bytes of content stay. NULL block: as sp_malloc. size 0: frees the
- * block and returns NULL, errno untouched. NULL with errno ENOMEM when memory is out or size is above
- * PTRDIFF_MAX: then the block is as it was. */
+/* Makes the block `size` bytes large, moving it when need be, then to an address aligned to 16
+ * whatever the old one was aligned to; min(old, new) bytes of content stay. NULL block: as
+ * sp_malloc. size 0: frees the block and returns NULL, errno untouched. NULL with errno ENOMEM when
+ * memory is out or size is above PTRDIFF_MAX: then the block is as it was. */
 SPANALLOC_PUBLIC void* sp_realloc(void* block, size_t size) SPANALLOC_NOEXCEPT;
 
 /* Frees the block, whichever function and thread it is from; NULL is ignored. */
 SPANALLOC_PUBLIC void sp_free(void* block) SPANALLOC_NOEXCEPT;
 
-/* `size` bytes aligned to `alignment`, a power of two; size need not be a multiple of it; a unique block when
- * size is 0. NULL with errno EINVAL when alignment is no power of two, ENOMEM when memory is out or size +
- * alignment is above PTRDIFF_MAX. */
+/* `size` bytes aligned to `alignment`, a power of two; size need not be a multiple of it; a unique
+ * block when size is 0. NULL with errno EINVAL when alignment is no power of two, ENOMEM when
+ * memory is out or size + alignment is above PTRDIFF_MAX. */
 SPANALLOC_PUBLIC void* sp_aligned_alloc(size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
-/* The same by posix_memalign's rules: returns 0 and puts the block into *out; or returns EINVAL (alignment is
- * no power of two or no multiple of sizeof(void*); errno is untouched) or ENOMEM (errno has it, too), *out as
- * it was. */
-SPANALLOC_PUBLIC int sp_posix_memalign(void** out, size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
+/* The same by posix_memalign's rules: returns 0 and puts the block into *out; or returns EINVAL
+ * (alignment is no power of two or no multiple of sizeof(void*); errno is untouched) or ENOMEM
+ * (errno has it, too), *out as it was. */
+SPANALLOC_PUBLIC int sp_posix_memalign(void** out, size_t alignment,
+                                       size_t size) SPANALLOC_NOEXCEPT;
 
-/* Bytes that may be read and written from the block's start, at least what was asked for; 0 for NULL. */
+/* Bytes that may be read and written from the block's start, at least what was asked for; 0 for
+ * NULL. */
 SPANALLOC_PUBLIC size_t sp_usable_size(const void* block) SPANALLOC_NOEXCEPT;
 
-/* 1 if the address lies in a span that this heap has in use (a block need not be there), or is the start of
- * one of its large objects; 0 otherwise. Takes any address. By the time that it returns the answer may be old
- * if other threads use the heap. */
+/* 1 if the address lies in a span that this heap has in use (a block need not be there), or is the
+ * start of one of its large objects; 0 otherwise. Takes any address. By the time that it returns
+ * the answer may be old if other threads use the heap. */
 SPANALLOC_PUBLIC int sp_owns(const void* address) SPANALLOC_NOEXCEPT;
 
-/* Gives the memory back to the kernel that no block needs: 1 if there was any, 0 otherwise. Takes time: it
- * looks at all that is free. */
+/* Gives the memory back to the kernel that no block needs: 1 if there was any, 0 otherwise. Takes
+ * time: it looks at all that is free. */
 SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 
-/* The heap's books; spanalloc(7) says more of each figure. Each is exact at some instant during the call,
- * together they are an estimate while other threads allocate. Later versions only add fields at the end. */
+/* The heap's books; spanalloc(7) says more of each figure. Each is exact at some instant during the
+ * call, together they are an estimate while other threads allocate. Later versions only add fields
+ * at the end. */
 struct sp_statistics {
   size_t reserved_bytes;     /* address space held */
   size_t opened_bytes;       /* readable and writable part of it */
@@ -80,8 +88,8 @@ struct sp_statistics {
   size_t spans_lost_to_fork; /* spans of threads that a fork left behind */
 };
 
-/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become 0. May
- * take time in proportion to the heap's size. */
+/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become
+ * 0. May take time in proportion to the heap's size. */
 SPANALLOC_PUBLIC void sp_stats(struct sp_statistics* out, size_t size) SPANALLOC_NOEXCEPT;
 
 /* The library's version, "major.minor.patch"; a constant string. */
@@ -90,37 +98,43 @@ SPANALLOC_PUBLIC const char* sp_version(void) SPANALLOC_NOEXCEPT;
 /* Name of the engine behind this library, for instance "standard"; a constant string. */
 SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
 
-/* ---- The page manager ----------------------------------------------------------------------------------
+/* ---- The page manager
+ * ----------------------------------------------------------------------------------
  *
- * A region of memory, cut into units of one size, is handed out in blocks of whole units and taken back; for
- * kernels, buffer managers, device memory: whoever has a range of addresses to share out among threads. It
- * has nothing to do with the heap above and never calls it. docs/pages.md and sp_pages(3) show how to use it.
+ * A region of memory, cut into units of one size, is handed out in blocks of whole units and taken
+ * back; for kernels, buffer managers, device memory: whoever has a range of addresses to share out
+ * among threads. It has nothing to do with the heap above and never calls it. docs/pages.md and
+ * sp_pages(3) show how to use it.
  *
- * Algorithm: R. Leite, R. Rocha, "A Lock-Free Coalescing-Capable Mechanism for Memory Management", ISMM 2019,
- * with a controller of our own that needs neither nodes nor their reclamation (docs/concurrency.md: what
- * differs, and why it is right). Allocation splits a block that fits well, at the lowest address of its class
- * of sizes (sizes of a class differ by less than a quarter), memory that was in use before fresh memory.
+ * Algorithm: R. Leite, R. Rocha, "A Lock-Free Coalescing-Capable Mechanism for Memory Management",
+ * ISMM 2019, with a controller of our own that needs neither nodes nor their reclamation
+ * (docs/concurrency.md: what differs, and why it is right). Allocation splits a block that fits
+ * well, at the lowest address of its class of sizes (sizes of a class differ by less than a
+ * quarter), memory that was in use before fresh memory.
  *
  * Promises:
  *   - The region itself is never read or written. It need not even be mapped.
  *   - No two blocks overlap. With no call in flight no two neighbouring blocks are free.
- *   - SP_PAGES_NO_ROOM from an allocation is exact: at some instant during the call no free block was large
+ *   - SP_PAGES_NO_ROOM from an allocation is exact: at some instant during the call no free block
+ *   was large
  *     enough at that alignment, counting as free what other threads held in the middle of a call.
- *   - Bad input is answered with a status that names it, and changes nothing. No function ends the process.
- *     Two calls at once for one block (a free and a grow, say) are a mistake that is not always found.
+ *   - Bad input is answered with a status that names it, and changes nothing. No function ends the
+ *   process.
+ *     Two calls at once for one block (a free and a grow, say) are a mistake that is not always
+ *     found.
  *
- * Sizes, alignments and units are bytes; a block's size is rounded up to whole units. errno is never touched.
- * Errors are those that each function lists.
+ * Sizes, alignments and units are bytes; a block's size is rounded up to whole units. errno is
+ * never touched. Errors are those that each function lists.
  *
- * Threads: any number may use a manager at once, unless a function says otherwise; the one that creates a
- * manager hands it to the others (by a lock, a release store, the start of a thread), and destroying it is
- * the last use of it. Freeing, growing, shrinking, purging and allocations that succeed are lock-free. An
- * allocation that is about to fail first waits for calls that hold free memory, of whatever size: so no
- * interrupt or signal handler that may have interrupted a call may allocate from that manager; freeing,
- * growing, shrinking and looking are allowed there.
+ * Threads: any number may use a manager at once, unless a function says otherwise; the one that
+ * creates a manager hands it to the others (by a lock, a release store, the start of a thread), and
+ * destroying it is the last use of it. Freeing, growing, shrinking, purging and allocations that
+ * succeed are lock-free. An allocation that is about to fail first waits for calls that hold free
+ * memory, of whatever size: so no interrupt or signal handler that may have interrupted a call may
+ * allocate from that manager; freeing, growing, shrinking and looking are allowed there.
  *
- * libspanalloc_pages.a has these functions, without sp_pages_create, for programs without an operating system
- * or a C library: it needs memcpy, memmove, memset and memcmp at most.
+ * libspanalloc_pages.a has these functions, without sp_pages_create, for programs without an
+ * operating system or a C library: it needs memcpy, memmove, memset and memcmp at most.
  */
 struct sp_pages;
 #ifndef __cplusplus
@@ -129,114 +143,133 @@ typedef struct sp_pages sp_pages;
 
 enum sp_pages_status {
   SP_PAGES_OK = 0,
-  SP_PAGES_NO_ROOM,        /* no free block is large enough; a region that cannot be extended so far */
-  SP_PAGES_NOT_A_BLOCK,    /* no block is handed out at this address: foreign, inside a block, or free */
-  SP_PAGES_NULL,           /* a null pointer where there must be an object */
-  SP_PAGES_BAD_MANAGER,    /* not a manager, or destroyed */
-  SP_PAGES_BAD_SIZE,       /* 0, no whole number of units, the wrong side of the present size, too large */
-  SP_PAGES_BAD_ALIGNMENT,  /* no power of two */
-  SP_PAGES_BAD_UNIT,       /* no power of two, or for memory of the system less than one of its pages */
-  SP_PAGES_BAD_REGION,     /* no multiple of the unit, beyond the end of addresses, or over the metadata */
-  SP_PAGES_BAD_FLAGS,      /* bits that have no meaning here */
+  SP_PAGES_NO_ROOM,     /* no free block is large enough; a region that cannot be extended so far */
+  SP_PAGES_NOT_A_BLOCK, /* no block is handed out at this address: foreign, inside a block, or free
+                         */
+  SP_PAGES_NULL,        /* a null pointer where there must be an object */
+  SP_PAGES_BAD_MANAGER, /* not a manager, or destroyed */
+  SP_PAGES_BAD_SIZE, /* 0, no whole number of units, the wrong side of the present size, too large
+                      */
+  SP_PAGES_BAD_ALIGNMENT, /* no power of two */
+  SP_PAGES_BAD_UNIT,   /* no power of two, or for memory of the system less than one of its pages */
+  SP_PAGES_BAD_REGION, /* no multiple of the unit, beyond the end of addresses, or over the metadata
+                        */
+  SP_PAGES_BAD_FLAGS,  /* bits that have no meaning here */
   SP_PAGES_SMALL_METADATA, /* the buffer is smaller than sp_pages_metadata_bytes says */
   SP_PAGES_BUSY,           /* another thread is extending the same region */
   SP_PAGES_REFUSED,        /* the operating system has no memory or address space to give */
   SP_PAGES_UNSUPPORTED     /* not for a region of the caller */
 };
 
-/* A few words about a status; a constant string, also for numbers that are none. Any thread, at any time. */
+/* A few words about a status; a constant string, also for numbers that are none. Any thread, at any
+ * time. */
 SPANALLOC_PUBLIC const char* sp_pages_status_text(enum sp_pages_status status) SPANALLOC_NOEXCEPT;
 
 #define SP_PAGES_METADATA_ZERO 1u /* the metadata buffer reads as zero */
-#define SP_PAGES_REGION_ZERO 2u   /* the region reads as zero: allocations can tell (`zero` below) */
+#define SP_PAGES_REGION_ZERO \
+  2u /* the region reads as zero: allocations can tell (`zero` below) \
+      */
 
-/* Bytes of metadata for a region of `region_bytes` in units of `unit_bytes`; about 1 % of it for units of 4
- * KiB. 0 when unit_bytes is no power of two, or region_bytes is 0, no multiple of it, or more than 2^47
- * units. Never decreases with region_bytes. Any thread, at any time. */
-SPANALLOC_PUBLIC size_t sp_pages_metadata_bytes(size_t region_bytes, size_t unit_bytes) SPANALLOC_NOEXCEPT;
+/* Bytes of metadata for a region of `region_bytes` in units of `unit_bytes`; about 1 % of it for
+ * units of 4 KiB. 0 when unit_bytes is no power of two, or region_bytes is 0, no multiple of it, or
+ * more than 2^47 units. Never decreases with region_bytes. Any thread, at any time. */
+SPANALLOC_PUBLIC size_t sp_pages_metadata_bytes(size_t region_bytes,
+                                                size_t unit_bytes) SPANALLOC_NOEXCEPT;
 
-/* Makes a manager of [region, region + region_bytes), all of it free, and puts it into *out. The manager
- * lives in the metadata buffer, which is the manager's until it is destroyed, at any alignment, outside the
- * region. A buffer for more than region_bytes lets the region be extended up to as much (sp_pages_extend).
+/* Makes a manager of [region, region + region_bytes), all of it free, and puts it into *out. The
+ * manager lives in the metadata buffer, which is the manager's until it is destroyed, at any
+ * alignment, outside the region. A buffer for more than region_bytes lets the region be extended up
+ * to as much (sp_pages_extend).
  *
- * unit_bytes: a power of two from 1 on; region and region_bytes are multiples of it. flags: what is known to
- * be zero, of SP_PAGES_METADATA_ZERO (otherwise it is cleared, all of it) and SP_PAGES_REGION_ZERO. Errors:
- * SP_PAGES_NULL, _BAD_FLAGS, _BAD_UNIT, _BAD_REGION, _BAD_SIZE, _SMALL_METADATA; *out is then as it was, and
- * so is the buffer. */
+ * unit_bytes: a power of two from 1 on; region and region_bytes are multiples of it. flags: what is
+ * known to be zero, of SP_PAGES_METADATA_ZERO (otherwise it is cleared, all of it) and
+ * SP_PAGES_REGION_ZERO. Errors: SP_PAGES_NULL, _BAD_FLAGS, _BAD_UNIT, _BAD_REGION, _BAD_SIZE,
+ * _SMALL_METADATA; *out is then as it was, and so is the buffer. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_create_over(void* region, size_t region_bytes,
                                                            size_t unit_bytes, void* metadata,
                                                            size_t metadata_bytes, unsigned flags,
                                                            sp_pages** out) SPANALLOC_NOEXCEPT;
 
-/* The same over `bytes` of zero memory from the operating system, readable and writable; physical memory
- * comes when it is touched, for the region as for the metadata. Address space is reserved for `limit_bytes`,
- * which sp_pages_extend may go up to; at least `bytes`. The region is aligned to unit_bytes, and to the
- * smaller of 1 GiB and limit_bytes rounded up to a power of two where the address space allows it.
+/* The same over `bytes` of zero memory from the operating system, readable and writable; physical
+ * memory comes when it is touched, for the region as for the metadata. Address space is reserved
+ * for `limit_bytes`, which sp_pages_extend may go up to; at least `bytes`. The region is aligned to
+ * unit_bytes, and to the smaller of 1 GiB and limit_bytes rounded up to a power of two where the
+ * address space allows it.
  *
- * unit_bytes: a power of two, at least the system's page; bytes and limit_bytes are multiples of it.
- * Errors: SP_PAGES_NULL, _BAD_UNIT, _BAD_SIZE, _REFUSED; *out is then as it was. Not in libspanalloc_pages.a.
+ * unit_bytes: a power of two, at least the system's page; bytes and limit_bytes are multiples of
+ * it. Errors: SP_PAGES_NULL, _BAD_UNIT, _BAD_SIZE, _REFUSED; *out is then as it was. Not in
+ * libspanalloc_pages.a.
  */
-SPANALLOC_PUBLIC enum sp_pages_status sp_pages_create(size_t bytes, size_t limit_bytes, size_t unit_bytes,
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_create(size_t bytes, size_t limit_bytes,
+                                                      size_t unit_bytes,
                                                       sp_pages** out) SPANALLOC_NOEXCEPT;
 
-/* Ends the manager, whether or not blocks are handed out. The caller's region and metadata are the caller's
- * again; memory of the operating system goes back to it. No other call may be in flight.
+/* Ends the manager, whether or not blocks are handed out. The caller's region and metadata are the
+ * caller's again; memory of the operating system goes back to it. No other call may be in flight.
  * Errors: SP_PAGES_NULL, _BAD_MANAGER (destroyed before, where the metadata can still be read). */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_destroy(sp_pages* pages) SPANALLOC_NOEXCEPT;
 
-/* A block of at least `bytes` at a multiple of the unit, into *out. *zero, unless `zero` is null, becomes 1
- * if every byte of the block is known to read as zero, 0 otherwise. Errors: SP_PAGES_NO_ROOM (exact, see
- * above), _BAD_SIZE (0), _NULL, _BAD_MANAGER; *out and *zero are then as they were. */
+/* A block of at least `bytes` at a multiple of the unit, into *out. *zero, unless `zero` is null,
+ * becomes 1 if every byte of the block is known to read as zero, 0 otherwise. Errors:
+ * SP_PAGES_NO_ROOM (exact, see above), _BAD_SIZE (0), _NULL, _BAD_MANAGER; *out and *zero are then
+ * as they were. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate(sp_pages* pages, size_t bytes, void** out,
                                                         int* zero) SPANALLOC_NOEXCEPT;
 
-/* The same at an address that is a multiple of `alignment` and of the unit. Nothing is wasted: what is before
- * and behind stays free. Errors: the same, and SP_PAGES_BAD_ALIGNMENT (no power of two). */
+/* The same at an address that is a multiple of `alignment` and of the unit. Nothing is wasted: what
+ * is before and behind stays free. Errors: the same, and SP_PAGES_BAD_ALIGNMENT (no power of two).
+ */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate_aligned(sp_pages* pages, size_t bytes,
                                                                 size_t alignment, void** out,
                                                                 int* zero) SPANALLOC_NOEXCEPT;
 
-/* Takes the block at `block` back and joins it with its free neighbours. From here on it counts as not zero.
- * Errors: SP_PAGES_NOT_A_BLOCK (also when it is free already), _NULL (for a null block too), _BAD_MANAGER. */
-SPANALLOC_PUBLIC enum sp_pages_status sp_pages_free(sp_pages* pages, void* block) SPANALLOC_NOEXCEPT;
+/* Takes the block at `block` back and joins it with its free neighbours. From here on it counts as
+ * not zero. Errors: SP_PAGES_NOT_A_BLOCK (also when it is free already), _NULL (for a null block
+ * too), _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_free(sp_pages* pages,
+                                                    void* block) SPANALLOC_NOEXCEPT;
 
-/* Makes the block at least `bytes` large where it stands, out of the free block behind it. *zero, unless
- * null, becomes 1 if every byte it gained is known to read as zero, 0 otherwise. Errors: SP_PAGES_NO_ROOM
- * (what is behind it is not free, too small, or in the middle of another thread's call: unlike an
- * allocation's this is no proof), _BAD_SIZE (below the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER;
- * nothing has changed then. */
+/* Makes the block at least `bytes` large where it stands, out of the free block behind it. *zero,
+ * unless null, becomes 1 if every byte it gained is known to read as zero, 0 otherwise. Errors:
+ * SP_PAGES_NO_ROOM (what is behind it is not free, too small, or in the middle of another thread's
+ * call: unlike an allocation's this is no proof), _BAD_SIZE (below the present size), _NOT_A_BLOCK,
+ * _NULL, _BAD_MANAGER; nothing has changed then. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_grow(sp_pages* pages, void* block, size_t bytes,
                                                     int* zero) SPANALLOC_NOEXCEPT;
 
-/* Takes back what the block has beyond `bytes`, rounded up to whole units. That counts as not zero. Errors:
- * SP_PAGES_BAD_SIZE (0, or above the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER; nothing has changed
- * then. */
+/* Takes back what the block has beyond `bytes`, rounded up to whole units. That counts as not zero.
+ * Errors: SP_PAGES_BAD_SIZE (0, or above the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER;
+ * nothing has changed then. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_shrink(sp_pages* pages, void* block,
                                                       size_t bytes) SPANALLOC_NOEXCEPT;
 
-/* Bytes of the block handed out at exactly this address, a multiple of the unit; 0 when there is none (any
- * address may be asked about), or no manager. */
-SPANALLOC_PUBLIC size_t sp_pages_size_of(const sp_pages* pages, const void* block) SPANALLOC_NOEXCEPT;
+/* Bytes of the block handed out at exactly this address, a multiple of the unit; 0 when there is
+ * none (any address may be asked about), or no manager. */
+SPANALLOC_PUBLIC size_t sp_pages_size_of(const sp_pages* pages,
+                                         const void* block) SPANALLOC_NOEXCEPT;
 
 /* Where the region begins; null when there is no manager. */
 SPANALLOC_PUBLIC void* sp_pages_region(const sp_pages* pages) SPANALLOC_NOEXCEPT;
 
-/* Adds `bytes` free bytes, a multiple of the unit, that follow the region's end: memory of the caller (flags:
- * 0 or SP_PAGES_REGION_ZERO), or more of what sp_pages_create has reserved (zero; flags 0). One thread at a
- * time; beside it others may allocate and free.
- * Errors: SP_PAGES_NO_ROOM (beyond what the metadata or the reservation has room for), _BUSY (another thread
- * is in it), _BAD_SIZE (0, or no multiple), _BAD_FLAGS, _REFUSED, _NULL, _BAD_MANAGER; nothing has changed
+/* Adds `bytes` free bytes, a multiple of the unit, that follow the region's end: memory of the
+ * caller (flags: 0 or SP_PAGES_REGION_ZERO), or more of what sp_pages_create has reserved (zero;
+ * flags 0). One thread at a time; beside it others may allocate and free. Errors: SP_PAGES_NO_ROOM
+ * (beyond what the metadata or the reservation has room for), _BUSY (another thread is in it),
+ * _BAD_SIZE (0, or no multiple), _BAD_FLAGS, _REFUSED, _NULL, _BAD_MANAGER; nothing has changed
  * then. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_extend(sp_pages* pages, size_t bytes,
                                                       unsigned flags) SPANALLOC_NOEXCEPT;
 
-#define SP_PAGES_PURGE_IDLE 1u /* only memory that stayed free since the last purge of this kind */
+#define SP_PAGES_PURGE_IDLE \
+  1u /* only memory that stayed free since the last purge of this kind \
+      */
 
-/* Gives the physical memory of free blocks that are not known to be zero back to the operating system; they
- * read as zero afterwards. With SP_PAGES_PURGE_IDLE only memory that lay untouched since the last such
- * call: called every so often this makes memory decay. *bytes, unless null, becomes what was given back;
- * memory that the system will not take (locked memory) stays as it is. Errors: SP_PAGES_UNSUPPORTED (a region
- * of the caller), _BAD_FLAGS, _NULL, _BAD_MANAGER; *bytes is then as it was. */
+/* Gives the physical memory of free blocks that are not known to be zero back to the operating
+ * system; they read as zero afterwards. With SP_PAGES_PURGE_IDLE only memory that lay untouched
+ * since the last such call: called every so often this makes memory decay. *bytes, unless null,
+ * becomes what was given back; memory that the system will not take (locked memory) stays as it is.
+ * Errors: SP_PAGES_UNSUPPORTED (a region of the caller), _BAD_FLAGS, _NULL, _BAD_MANAGER; *bytes is
+ * then as it was. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_purge(sp_pages* pages, unsigned flags,
                                                      size_t* bytes) SPANALLOC_NOEXCEPT;
 
@@ -253,18 +286,17 @@ struct sp_pages_block {
   int zero; /* 1: free, and all of it is known to read as zero; 0 otherwise */
 };
 
-/* Calls visit(&block, context) for the region's blocks in order of address. Not a snapshot: a block that
- * stands unchanged throughout the call is visited once; one that comes, goes, is split or joined meanwhile
- * may be seen in any of its states, in part, or not at all. With no other call in flight blocks tile the
- * region. `visit` may use the manager, but must not throw; the block it is given is gone when it returns.
- * Errors: SP_PAGES_NULL, _BAD_MANAGER. */
-SPANALLOC_PUBLIC enum sp_pages_status sp_pages_walk(const sp_pages* pages,
-                                                    void (*visit)(const struct sp_pages_block* block,
-                                                                  void* context),
-                                                    void* context) SPANALLOC_NOEXCEPT;
+/* Calls visit(&block, context) for the region's blocks in order of address. Not a snapshot: a block
+ * that stands unchanged throughout the call is visited once; one that comes, goes, is split or
+ * joined meanwhile may be seen in any of its states, in part, or not at all. With no other call in
+ * flight blocks tile the region. `visit` may use the manager, but must not throw; the block it is
+ * given is gone when it returns. Errors: SP_PAGES_NULL, _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_walk(
+    const sp_pages* pages, void (*visit)(const struct sp_pages_block* block, void* context),
+    void* context) SPANALLOC_NOEXCEPT;
 
-/* Gathered by a walk: exact with no other call in flight, an estimate otherwise. Bytes, but for the numbers
- * of blocks. Later versions only add fields at the end. */
+/* Gathered by a walk: exact with no other call in flight, an estimate otherwise. Bytes, but for the
+ * numbers of blocks. Later versions only add fields at the end. */
 struct sp_pages_statistics {
   size_t unit_bytes;
   size_t region_bytes;       /* as it is now: used, free and moving */
@@ -279,14 +311,16 @@ struct sp_pages_statistics {
   size_t metadata_bytes; /* what the manager keeps for limit_bytes */
 };
 
-/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become 0.
- * Errors: SP_PAGES_NULL, _BAD_MANAGER; *out is then as it was. */
-SPANALLOC_PUBLIC enum sp_pages_status sp_pages_stats(const sp_pages* pages, struct sp_pages_statistics* out,
+/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become
+ * 0. Errors: SP_PAGES_NULL, _BAD_MANAGER; *out is then as it was. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_stats(const sp_pages* pages,
+                                                     struct sp_pages_statistics* out,
                                                      size_t size) SPANALLOC_NOEXCEPT;
 
-/* In a fork's child, before any other call for this manager, if other threads of the parent used it at the
- * fork: ends their calls. Memory that was in the middle of one is free then, and does not count as zero; a
- * block that one was just about to return may stay in use. Errors: SP_PAGES_NULL, _BAD_MANAGER. */
+/* In a fork's child, before any other call for this manager, if other threads of the parent used it
+ * at the fork: ends their calls. Memory that was in the middle of one is free then, and does not
+ * count as zero; a block that one was just about to return may stay in use. Errors: SP_PAGES_NULL,
+ * _BAD_MANAGER. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_after_fork(sp_pages* pages) SPANALLOC_NOEXCEPT;
 
 #ifdef __cplusplus

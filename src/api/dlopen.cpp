@@ -1,12 +1,13 @@
-// A dlopen that takes RTLD_DEEPBIND away and goes on in libc's. A library loaded with that flag looks among
-// what it needs itself before it looks in the program: it calls libc's malloc and free, on blocks of ours,
-// and the program calls ours on libc's blocks. Debian's PHP loads its extensions so.
+// A dlopen that takes RTLD_DEEPBIND away and goes on in libc's. A library loaded with that
+// flag looks among what it needs itself before it looks in the program: it calls libc's
+// malloc and free, on blocks of ours, and the program calls ours on libc's blocks. Debian's
+// PHP loads its extensions so.
 //
-// The flag stays where malloc is not ours (this library may itself have been loaded by dlopen), and where
-// SPANALLOC_DEEPBIND=keep asks for it.
+// The flag stays where malloc is not ours (this library may itself have been loaded by dlopen), and
+// where SPANALLOC_DEEPBIND=keep asks for it.
 //
-// In the shared libraries only. libc.a has a dlopen of its own, which a static program would have twice, and
-// whose place nobody could look up.
+// In the shared libraries only. libc.a has a dlopen of its own, which a static program would have
+// twice, and whose place nobody could look up.
 #include "api/dlopen.hpp"
 
 #include <dlfcn.h>
@@ -43,8 +44,8 @@ Dlopen next_dlopen() noexcept {
 
 enum class Malloc : int { kUnknown, kOurs, kForeign };
 
-// A call tells whose malloc the program has. Its address does not: in a program at a fixed address it may be
-// that of the program's own jump to ours.
+// A call tells whose malloc the program has. Its address does not: in a program at a fixed address
+// it may be that of the program's own jump to ours.
 Malloc ask_whose_malloc() noexcept {
   void* program = next_dlopen()(nullptr, RTLD_LAZY);
   if (program == nullptr) return Malloc::kForeign;
@@ -74,12 +75,14 @@ bool read_keep_option() noexcept {
   if (text == nullptr) return false;
   if (strcmp(text, "keep") == 0) return true;
   char line[128];
-  const int n = snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_DEEPBIND=%.64s: want keep\n", text);
+  const int n =
+      snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_DEEPBIND=%.64s: want keep\n", text);
   if (n > 0) os::write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
   return false;
 }
 
-// Asked when the flag is first seen: reading the option at the start would cost every program some pages.
+// Asked when the flag is first seen: reading the option at the start would cost
+// every program some pages.
 bool deep_binding_is_kept() noexcept {
   static constinit Atomic<int> known{0};  // as above
   if (known.load_relaxed() == 0) known.store_relaxed(read_keep_option() ? 2 : 1);
@@ -96,13 +99,15 @@ struct DlopenRoute {
 
 extern "C" [[gnu::visibility("hidden")]] DlopenRoute spanalloc_route_dlopen(int flags) noexcept {
   os::ErrnoGuard keep;
-  if ((flags & RTLD_DEEPBIND) != 0 && !deep_binding_is_kept() && malloc_is_ours()) flags &= ~RTLD_DEEPBIND;
+  if ((flags & RTLD_DEEPBIND) != 0 && !deep_binding_is_kept() && malloc_is_ours())
+    flags &= ~RTLD_DEEPBIND;
   return {next_dlopen(), flags};
 }
 
 }  // namespace spanalloc
 
-// A jump, not a call: libc's dlopen looks at its return address to find the caller, whose RUNPATH and
+// A jump, not a call: libc's dlopen looks at its return address to find the
+// caller, whose RUNPATH and
 // namespace count.
 #if defined(__x86_64__)
 asm(R"(

@@ -1,5 +1,6 @@
-// What the C library's introspection functions tell about an engine: mallinfo, mallinfo2, malloc_info,
-// malloc_stats. All of them show E::statistics(), an estimate while other threads are at work.
+// What the C library's introspection functions tell about an engine: mallinfo,
+// mallinfo2, malloc_info, malloc_stats. All of them show E::statistics(), an estimate
+// while other threads are at work.
 #pragma once
 
 #include <errno.h>
@@ -43,8 +44,8 @@ struct Introspection {
     return info;
   }
 
-  /// Writes an XML document to `stream`. 0; EINVAL unless `options` is 0; -1 with the stream's errno when
-  /// writing fails.
+  /// Writes an XML document to `stream`. 0; EINVAL unless `options` is 0; -1 with the stream's
+  /// errno when writing fails.
   static int malloc_info(int options, FILE* stream) noexcept {
     if (options != 0) return EINVAL;
     const EngineStatistics s = E::statistics();
@@ -57,8 +58,8 @@ struct Introspection {
     return good ? 0 : -1;
   }
 
-  /// Writes the figures to standard error, one a line. Past stdio, in one piece: no cancellation point, no
-  /// lock that somebody else may hold.
+  /// Writes the figures to standard error, one a line. Past stdio, in one piece: no cancellation
+  /// point, no lock that somebody else may hold.
   static void malloc_stats() noexcept {
     char text[1024];
     std::size_t length = 0;
@@ -93,15 +94,17 @@ struct Introspection {
     const char* end_of_last = "";
     E::describe(
         [&](std::size_t size, std::size_t folio, std::size_t committed, std::size_t cached) {
-          good = fprintf(stream, "%s    <bin size=\"%zu\" folio=\"%zu\">\n", end_of_last, size, folio) >= 0 &&
+          good = fprintf(stream, "%s    <bin size=\"%zu\" folio=\"%zu\">\n", end_of_last, size,
+                         folio) >= 0 &&
                  good;
-          good = fprintf(stream, "      <committed>%zu</committed>\n      <cached>%zu</cached>\n", committed,
-                         cached) >= 0 &&
+          good = fprintf(stream, "      <committed>%zu</committed>\n      <cached>%zu</cached>\n",
+                         committed, cached) >= 0 &&
                  good;
           end_of_last = "    </bin>\n";
         },
         [&](std::size_t free, std::size_t folios) {
-          good = fprintf(stream, "      <folios free=\"%zu\">%zu</folios>\n", free, folios) >= 0 && good;
+          good = fprintf(stream, "      <folios free=\"%zu\">%zu</folios>\n", free, folios) >= 0 &&
+                 good;
         });
     return fprintf(stream, "%s  </bins>\n", end_of_last) >= 0 && good;
   }

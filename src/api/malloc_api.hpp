@@ -1,11 +1,14 @@
-// The malloc family, once for every engine: argument checks, errno, alignment, overflow, realloc, calloc.
+// The malloc family, once for every engine: argument checks, errno, alignment,
+// overflow, realloc, calloc.
 //
-// What holds for all of it (manual pages malloc(3) and posix_memalign(3), POSIX, C23; where they differ,
-// glibc 2.36 decides):
+// What holds for all of it (manual pages malloc(3) and posix_memalign(3), POSIX, C23; where they
+// differ, glibc 2.36 decides):
 // - Sizes and alignments are bytes. Blocks are aligned to 16 bytes, or to what was asked.
-// - Every function may be called by any thread at any time, also before main and in a fork's child; none
+// - Every function may be called by any thread at any time, also before main
+// and in a fork's child; none
 //   may be called from a signal handler.
-// - errno is untouched on success and by every function that frees. Failures set it as told at each function.
+// - errno is untouched on success and by every function that frees. Failures set it
+// as told at each function.
 // - Sizes above PTRDIFF_MAX and products that overflow are refused with ENOMEM.
 // - A size of 0 gives a unique block that can be freed.
 // - A pointer that is no living block of the engine ends the process with one line on stderr.
@@ -28,7 +31,8 @@
 
 namespace spanalloc {
 
-/// E::allocate_aligned with the sizes no engine need think about refused. `alignment`: a power of two.
+/// E::allocate_aligned with the sizes no engine need think about refused.
+/// `alignment`: a power of two.
 template <Engine E>
 inline void* allocate_aligned_checked(std::size_t n, std::size_t alignment) {
   if (n > kMaxRequest || alignment > kMaxRequest - n) return nullptr;
@@ -45,10 +49,12 @@ struct SetErrno {
 
 template <Engine E>
 struct MallocApi : Introspection<E> {
-  // --- Allocation ------------------------------------------------------------------------------------------
+  // --- Allocation --------------------------------------------------------------------------------
 
   /// nullptr with ENOMEM when memory is out.
-  SPANALLOC_INLINE static void* malloc(std::size_t n) noexcept { return E::template allocate<SetErrno>(n); }
+  SPANALLOC_INLINE static void* malloc(std::size_t n) noexcept {
+    return E::template allocate<SetErrno>(n);
+  }
 
   /// `count` * `size` zero bytes. nullptr with ENOMEM when memory is out or the product overflows.
   static void* calloc(std::size_t count, std::size_t size) noexcept {
@@ -60,10 +66,11 @@ struct MallocApi : Introspection<E> {
     return SPANALLOC_LIKELY(p != nullptr) ? p : out_of_memory();
   }
 
-  // --- Aligned allocation ----------------------------------------------------------------------------------
+  // --- Aligned allocation ------------------------------------------------------------------------
 
-  /// 0 and the block in *out; EINVAL unless `alignment` is a power of two and a multiple of sizeof(void*);
-  /// ENOMEM when memory is out, and in errno, too, as glibc's. EINVAL leaves errno alone; failure *out.
+  /// 0 and the block in *out; EINVAL unless `alignment` is a power of two and a multiple of
+  /// sizeof(void*); ENOMEM when memory is out, and in errno, too, as glibc's. EINVAL leaves
+  /// errno alone; failure *out.
   static int posix_memalign(void** out, std::size_t alignment, std::size_t n) noexcept {
     if (!is_power_of_two(alignment) || alignment % sizeof(void*) != 0) return EINVAL;
     void* p = allocate_aligned_checked<E>(n, alignment);
@@ -75,8 +82,8 @@ struct MallocApi : Introspection<E> {
     return 0;
   }
 
-  /// nullptr with EINVAL unless `alignment` is a power of two (`n` need not be a multiple of it), with ENOMEM
-  /// when memory is out.
+  /// nullptr with EINVAL unless `alignment` is a power of two (`n` need not be a multiple of it),
+  /// with ENOMEM when memory is out.
   static void* aligned_alloc(std::size_t alignment, std::size_t n) noexcept {
     if (!is_power_of_two(alignment)) return invalid_argument();
     void* p = allocate_aligned_checked<E>(n, alignment);
@@ -99,11 +106,11 @@ struct MallocApi : Introspection<E> {
     return aligned_alloc(page, align_up(n, page));
   }
 
-  // --- Resizing --------------------------------------------------------------------------------------------
+  // --- Resizing ----------------------------------------------------------------------------------
 
-  /// Makes the block `n` bytes large, moving it when need be; the first min(old, new) bytes stay. nullptr
-  /// `p`: malloc(n). n == 0: frees `p` and returns nullptr. nullptr with ENOMEM when memory is out: then `p`
-  /// is as it was.
+  /// Makes the block `n` bytes large, moving it when need be; the first min(old, new) bytes stay.
+  /// nullptr `p`: malloc(n). n == 0: frees `p` and returns nullptr. nullptr with ENOMEM when memory
+  /// is out: then `p` is as it was.
   static void* realloc(void* p, std::size_t n) noexcept {
     if (p == nullptr) return malloc(n);
     if (n == 0) {
@@ -117,20 +124,21 @@ struct MallocApi : Introspection<E> {
     return LeaveWhatFits::fits_well(n, resized.usable) ? p : move(p, resized.usable, n);
   }
 
-  // --- Freeing ---------------------------------------------------------------------------------------------
+  // --- Freeing -----------------------------------------------------------------------------------
 
   SPANALLOC_INLINE static void free(void* p) noexcept { E::deallocate(p); }
 
-  // --- Questions and wishes --------------------------------------------------------------------------------
+  // --- Questions and wishes ----------------------------------------------------------------------
 
   /// Bytes from `p` that the caller may use, at least what was asked for; 0 for nullptr.
   static std::size_t malloc_usable_size(const void* p) noexcept { return E::usable_size(p); }
 
-  /// 1 if memory went back to the kernel, 0 otherwise. There is no top of a heap that could keep the padding.
+  /// 1 if memory went back to the kernel, 0 otherwise. There is no top of a heap
+  /// that could keep the padding.
   static int malloc_trim(std::size_t /*padding*/) noexcept { return E::trim() ? 1 : 0; }
 
-  /// What glibc 2.36 answers: 1, for parameters that nobody knows, too; 0 for an M_MXFAST beyond glibc's.
-  /// They describe glibc's heap, so that none has an effect.
+  /// What glibc 2.36 answers: 1, for parameters that nobody knows, too; 0 for an M_MXFAST beyond
+  /// glibc's. They describe glibc's heap, so that none has an effect.
   static int mallopt(int parameter, int value) noexcept {
     constexpr int kLargestFast = 80 * sizeof(std::size_t) / 4;
     return parameter == M_MXFAST && (value < 0 || value > kLargestFast) ? 0 : 1;
@@ -157,10 +165,11 @@ struct MallocApi : Introspection<E> {
     static constexpr std::size_t kWorthReturning = 64 * kKiB;
   };
 
-  // A block that is made a little larger is likely to be made larger again: it gets room, so that growth by
-  // small steps copies each byte a few times, and not once a step. Not small blocks, where the room costs
-  // memory for certain (of larger ones it is mostly pages that nobody touches); nor large ones, whose pages
-  // the engine moves, and whose room could be missed under a limit.
+  // A block that is made a little larger is likely to be made larger again: it gets room,
+  // so that growth by small steps copies each byte a few times, and not once a step. Not
+  // small blocks, where the room costs memory for certain (of larger ones it is mostly
+  // pages that nobody touches); nor large ones, whose pages the engine moves, and whose
+  // room could be missed under a limit.
   static constexpr std::size_t kLeastWithRoom = 4 * kKiB;
   static constexpr std::size_t kMostWithRoom = 1 * kMiB;
   static std::size_t with_room_to_grow(std::size_t usable, std::size_t n) {

@@ -1,6 +1,6 @@
 // An engine as a library has it: what is asked of blocks of calls within kernel calls
-// (pages/nested_blocks.hpp), and asked within such a call. Allocating and freeing there is the engine's own
-// affair, on its slow paths, so that the short ones need not ask.
+// (pages/nested_blocks.hpp), and asked within such a call. Allocating and freeing there is the
+// engine's own affair, on its slow paths, so that the short ones need not ask.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace spanalloc {
 
-/// An engine that would take a lock to tell a block's size may tell it without, of a block that must be live.
+/// An engine that would take a lock to tell a block's size may tell it without, of a
+/// block that must be live.
 template <class E>
 concept TellsSizeWithoutLock = requires(const void* p) {
   { E::size_without_lock(p) } -> std::same_as<std::size_t>;
@@ -44,12 +45,15 @@ struct NestedEngine : E {
     return E::trim() || any;
   }
 
-  static EngineStatistics statistics() { return os::in_kernel_call() ? EngineStatistics{} : E::statistics(); }
+  static EngineStatistics statistics() {
+    return os::in_kernel_call() ? EngineStatistics{} : E::statistics();
+  }
 
  private:
   static std::size_t size_of(const void* p) {
     if constexpr (TellsSizeWithoutLock<E>) {
-      if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return p == nullptr ? 0 : E::size_without_lock(p);
+      if (SPANALLOC_UNLIKELY(os::in_kernel_call()))
+        return p == nullptr ? 0 : E::size_without_lock(p);
     }
     return E::usable_size(p);
   }

@@ -1,11 +1,12 @@
-// The forms of C++ operator new and delete that end in spanalloc::LibraryEngine: the base forms, by which C++
-// defines all others, and the nothrow ones of new, which reach a program's own base forms. The rest is
-// operator_forwards.cpp's. Included once per library, after that name is declared.
+// The forms of C++ operator new and delete that end in spanalloc::LibraryEngine: the base
+// forms, by which C++ defines all others, and the nothrow ones of new, which reach a
+// program's own base forms. The rest is operator_forwards.cpp's. Included once per library,
+// after that name is declared.
 //
-// The library needs no C++ runtime, but when the program has one, operator new behaves as that runtime's:
-// it calls the new handler until memory appears and throws std::bad_alloc when there is none. Both are
-// reached through weak references, or through the loader when the runtime came later, with a plug-in. Without
-// a C++ runtime nobody could catch: then it prints and aborts.
+// The library needs no C++ runtime, but when the program has one, operator new behaves as that
+// runtime's: it calls the new handler until memory appears and throws std::bad_alloc when there is
+// none. Both are reached through weak references, or through the loader when the runtime came
+// later, with a plug-in. Without a C++ runtime nobody could catch: then it prints and aborts.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,9 @@ struct CallNewHandlerNothrow {
 
 template <Engine E>
 struct NewApi {
-  SPANALLOC_INLINE static void* allocate(std::size_t n) { return E::template allocate<CallNewHandler<E>>(n); }
+  SPANALLOC_INLINE static void* allocate(std::size_t n) {
+    return E::template allocate<CallNewHandler<E>>(n);
+  }
   SPANALLOC_INLINE static void* allocate_nothrow(std::size_t n) noexcept {
     return E::template allocate<CallNewHandlerNothrow<E>>(n);
   }
@@ -72,8 +75,8 @@ using LibraryNew = NewApi<LibraryEngine>;
 }  // namespace spanalloc
 
 #if defined(__GNUC__) && !defined(__clang__)
-// The sized form of operator delete is defined elsewhere. An alias cannot name the attributes of one form of
-// an operator.
+// The sized form of operator delete is defined elsewhere. An alias cannot name the attributes of
+// one form of an operator.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsized-deallocation"
 #pragma GCC diagnostic ignored "-Wmissing-attributes"
@@ -104,9 +107,9 @@ namespace {
 [[gnu::alias("_Znwm")]] void* own_new(std::size_t n);
 [[gnu::alias("_ZnwmSt11align_val_t")]] void* own_aligned_new(std::size_t n, std::align_val_t a);
 
-// By the standard each nothrow form calls the form that throws, and catches. Where all of those are ours that
-// is what LibraryNew does without a throw. True once that is known; it never changes. (Relaxed: nothing else
-// is behind it, and who does not see it yet asks again.)
+// By the standard each nothrow form calls the form that throws, and catches. Where all of those are
+// ours that is what LibraryNew does without a throw. True once that is known; it never changes.
+// (Relaxed: nothing else is behind it, and who does not see it yet asks again.)
 Atomic<bool> news_are_ours{false};
 
 bool ask_whether_news_are_ours() noexcept {
@@ -120,7 +123,8 @@ SPANALLOC_COLD void* ask_and_allocate(std::size_t n, void* (*call)(std::size_t) 
   return ask_whether_news_are_ours() ? LibraryNew::allocate_nothrow(n) : call(n);
 }
 SPANALLOC_COLD void* ask_and_allocate(std::size_t n, std::align_val_t a,
-                                      void* (*call)(std::size_t, std::align_val_t) noexcept) noexcept {
+                                      void* (*call)(std::size_t,
+                                                    std::align_val_t) noexcept) noexcept {
   return ask_whether_news_are_ours() ? LibraryNew::allocate_aligned_nothrow(n, a) : call(n, a);
 }
 
@@ -137,13 +141,15 @@ SPANALLOC_OPERATOR void* operator new[](std::size_t n, const std::nothrow_t&) no
     return spanalloc::LibraryNew::allocate_nothrow(n);
   return spanalloc::ask_and_allocate(n, spanalloc::call_array_new_nothrow);
 }
-SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a,
+                                      const std::nothrow_t&) noexcept {
   if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed())) {
     return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
   }
   return spanalloc::ask_and_allocate(n, a, spanalloc::call_new_nothrow);
 }
-SPANALLOC_OPERATOR void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+SPANALLOC_OPERATOR void* operator new[](std::size_t n, std::align_val_t a,
+                                        const std::nothrow_t&) noexcept {
   if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed())) {
     return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
   }

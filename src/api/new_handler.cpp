@@ -1,6 +1,7 @@
-// The one file compiled with exceptions: a nothrow operator new must return null when the new handler throws,
-// or a program's own operator new, so somebody has to catch. All it needs of the C++ runtime is referenced
-// weakly. What throws exists only in a process that has a C++ runtime, and only then is any of it used.
+// The one file compiled with exceptions: a nothrow operator new must return null when the new
+// handler throws, or a program's own operator new, so somebody has to catch. All it needs of the
+// C++ runtime is referenced weakly. What throws exists only in a process that has a C++ runtime,
+// and only then is any of it used.
 #include "api/new_handler.hpp"
 
 #include <dlfcn.h>
@@ -22,8 +23,8 @@ asm(".weak __gxx_personality_v0\n"
 
 namespace spanalloc {
 
-// std::get_new_handler and std::__throw_bad_alloc under names of ours, so that their declarations can be
-// weak.
+// std::get_new_handler and std::__throw_bad_alloc under names of ours, so that their
+// declarations can be weak.
 [[gnu::weak, gnu::visibility("default")]] std::new_handler runtime_new_handler() noexcept
     asm("_ZSt15get_new_handlerv");
 [[gnu::weak, gnu::visibility("default"), noreturn]] void runtime_throw_bad_alloc() asm(
@@ -31,8 +32,9 @@ namespace spanalloc {
 
 namespace {
 
-// Weak references are bound when this library is loaded. A C++ runtime that comes later, with a plug-in, is
-// found by asking the loader, whose functions are weak too: a statically linked program need not have it.
+// Weak references are bound when this library is loaded. A C++ runtime that comes later, with a
+// plug-in, is found by asking the loader, whose functions are weak too: a statically linked
+// program need not have it.
 void* late_symbol(const char* name) noexcept {
   if (&dlopen == nullptr || &dlsym == nullptr) return nullptr;
   void* runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);

@@ -6,14 +6,15 @@
 
 namespace spanalloc {
 
-/// Calls the new handler. Without one it throws std::bad_alloc; without a C++ runtime it prints and aborts.
-/// The handler may throw through this function.
+/// Calls the new handler. Without one it throws std::bad_alloc; without a C++ runtime it prints and
+/// aborts. The handler may throw through this function.
 void call_new_handler_or_throw();
 
 /// Throws std::bad_alloc; without a C++ runtime it prints and aborts.
 [[noreturn]] void throw_bad_alloc();
 
-/// Calls the new handler if there is one. False when there is none or when it threw: then memory is out.
+/// Calls the new handler if there is one. False when there is none or when it
+/// threw: then memory is out.
 bool call_new_handler_nothrow() noexcept;
 
 /// The process's own operator new, and new[]; nullptr when it throws.

@@ -1,6 +1,6 @@
-// The C library's allocation symbols over spanalloc::LibraryEngine. Included once per library, after that
-// name is declared. What each function does and promises stands in malloc_api.hpp; what is defined by another
-// one of them in malloc_forwards.cpp.
+// The C library's allocation symbols over spanalloc::LibraryEngine. Included once per library,
+// after that name is declared. What each function does and promises stands in malloc_api.hpp; what
+// is defined by another one of them in malloc_forwards.cpp.
 #pragma once
 
 #include <malloc.h>
@@ -17,8 +17,9 @@ bool library_owns(const void* address) noexcept {
   return LibraryEngine::owns(address);
 }
 
-// Behind start_library_engine(). A heap that has been asked once grows where it stands, and takes no mapping
-// more: so a program that uses up its mappings (vm.max_map_count) before its first malloc is served, too.
+// Behind start_library_engine(). A heap that has been asked once grows where it stands, and
+// takes no mapping more: so a program that uses up its mappings (vm.max_map_count) before its
+// first malloc is served, too.
 [[gnu::constructor(102)]] static void take_first_mappings() {
   LibraryEngine::deallocate(LibraryEngine::allocate(1));
 }
@@ -84,7 +85,8 @@ SPANALLOC_SYMBOL void malloc_stats() noexcept {
   spanalloc::LibraryMalloc::malloc_stats();
 }
 
-// Parts of the C library, old debugging tools, and a program's own malloc call the names with underscores.
+// Parts of the C library, old debugging tools, and a program's own malloc call
+// the names with underscores.
 SPANALLOC_ALIAS(malloc) void* __libc_malloc(size_t n) noexcept;
 SPANALLOC_ALIAS(calloc) void* __libc_calloc(size_t count, size_t size) noexcept;
 SPANALLOC_ALIAS(realloc) void* __libc_realloc(void* p, size_t n) noexcept;
@@ -92,7 +94,8 @@ SPANALLOC_ALIAS(free) void __libc_free(void* p) noexcept;
 SPANALLOC_ALIAS(memalign) void* __libc_memalign(size_t alignment, size_t n) noexcept;
 SPANALLOC_ALIAS(valloc) void* __libc_valloc(size_t n) noexcept;
 SPANALLOC_ALIAS(pvalloc) void* __libc_pvalloc(size_t n) noexcept;
-SPANALLOC_ALIAS(posix_memalign) int __posix_memalign(void** out, size_t alignment, size_t n) noexcept;
+SPANALLOC_ALIAS(posix_memalign)
+int __posix_memalign(void** out, size_t alignment, size_t n) noexcept;
 
 #undef SPANALLOC_SYMBOL
 #undef SPANALLOC_ALIAS

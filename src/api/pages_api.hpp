@@ -1,13 +1,13 @@
-// The page manager of spanalloc.h: checks of what the caller gives, and bytes and addresses in the place of
-// the unit numbers that the coalescing manager works with.
+// The page manager of spanalloc.h: checks of what the caller gives, and bytes and addresses in the
+// place of the unit numbers that the coalescing manager works with.
 //
 // A manager lies in its metadata buffer, its books (one word a unit, bitmaps) behind it:
 //
 //   metadata ... | PageRegion | books for `capacity` units | ...
 //                ^ aligned to a cache line, hence the slack in metadata_bytes()
 //
-// What differs between a program with an operating system and one without stands in the type `System`;
-// neither threads' identity nor a clock is needed.
+// What differs between a program with an operating system and one without stands in the type
+// `System`; neither threads' identity nor a clock is needed.
 #pragma once
 
 #include <spanalloc/spanalloc.h>
@@ -22,7 +22,8 @@
 
 namespace spanalloc {
 
-/// What a page manager may ask of the system that it runs on; the last three only for memory of the system's.
+/// What a page manager may ask of the system that it runs on; the last three only
+/// for memory of the system's.
 template <class S>
 concept PagesSystem = requires(void* address, std::size_t bytes) {
   // Between two looks for memory that other threads hold in the middle of a call.
@@ -44,8 +45,8 @@ struct PagesLayout {
   bool from_system = false;  // otherwise region and metadata are the caller's
 };
 
-/// Thread-safe but where spanalloc.h says otherwise. Functions return what spanalloc.h says of the function
-/// of the same name; pointers that it must have are not null here.
+/// Thread-safe but where spanalloc.h says otherwise. Functions return what spanalloc.h says of the
+/// function of the same name; pointers that it must have are not null here.
 template <PagesSystem System>
 class PageRegion {
  public:
@@ -207,14 +208,16 @@ class PageRegion {
   using Manager = coalescing::CoalescingManager<Environment>;
 
   static constexpr std::uint64_t kAlive = 0x73705f7061676573;  // "sp_pages"
-  static constexpr std::size_t kNoUnit = SIZE_MAX;             // beyond every range: no block begins there
+  // Beyond every range: no block begins there
+  static constexpr std::size_t kNoUnit = SIZE_MAX;
 
   std::size_t units_for(std::size_t bytes) const { return ((bytes - 1) >> layout_.unit_shift) + 1; }
   void* address_of_unit(std::size_t unit) const {
     return pointer_to(layout_.start + (unit << layout_.unit_shift));
   }
   std::size_t unit_at(const void* address) const {
-    const std::uintptr_t offset = address_of(address) - layout_.start;  // huge if it lies before the region
+    // Huge if it lies before the region
+    const std::uintptr_t offset = address_of(address) - layout_.start;
     const std::size_t unit = offset >> layout_.unit_shift;
     return unit << layout_.unit_shift == offset && unit < manager_.limit() ? unit : kNoUnit;
   }

@@ -1,5 +1,5 @@
-// libspanalloc_pages: the page manager for programs without an operating system or a C library. Built without
-// either; tests/unit/freestanding shows that it needs neither.
+// libspanalloc_pages: the page manager for programs without an operating system or a C library.
+// Built without either; tests/unit/freestanding shows that it needs neither.
 #include "base/atomic.hpp"
 
 namespace spanalloc {

@@ -1,5 +1,5 @@
-// The page manager's functions of spanalloc.h over spanalloc::LibraryPagesSystem. Included once per library,
-// after that name is declared.
+// The page manager's functions of spanalloc.h over spanalloc::LibraryPagesSystem. Included once per
+// library, after that name is declared.
 #pragma once
 
 #include <spanalloc/spanalloc.h>
@@ -29,7 +29,8 @@ static sp_pages_status check_pages_cut(std::size_t bytes, std::size_t unit_bytes
 }
 
 /// Puts a manager into a buffer that has room for layout.capacity units.
-static sp_pages* make_pages(void* metadata, bool metadata_zero, const PagesLayout& layout, bool region_zero) {
+static sp_pages* make_pages(void* metadata, bool metadata_zero, const PagesLayout& layout,
+                            bool region_zero) {
   void* const place = pointer_to(align_up(address_of(metadata), alignof(sp_pages)));
   if (!metadata_zero) {
     const std::size_t lead = address_of(place) - address_of(metadata);
@@ -70,7 +71,8 @@ const char* sp_pages_status_text(sp_pages_status status) noexcept {
     case SP_PAGES_BAD_UNIT:
       return "a unit that is no power of two or less than a page of the system";
     case SP_PAGES_BAD_REGION:
-      return "a region that is not aligned to the unit, runs beyond the last address or overlaps the "
+      return "a region that is not aligned to the unit, runs beyond the last address or overlaps "
+             "the "
              "metadata";
     case SP_PAGES_BAD_FLAGS:
       return "flags that have no meaning here";
@@ -91,8 +93,9 @@ size_t sp_pages_metadata_bytes(size_t region_bytes, size_t unit_bytes) noexcept 
   return sp_pages::metadata_bytes(region_bytes / unit_bytes);
 }
 
-sp_pages_status sp_pages_create_over(void* region, size_t region_bytes, size_t unit_bytes, void* metadata,
-                                     size_t metadata_bytes, unsigned flags, sp_pages** out) noexcept {
+sp_pages_status sp_pages_create_over(void* region, size_t region_bytes, size_t unit_bytes,
+                                     void* metadata, size_t metadata_bytes, unsigned flags,
+                                     sp_pages** out) noexcept {
   if (region == nullptr || metadata == nullptr || out == nullptr) return SP_PAGES_NULL;
   if ((flags & ~(SP_PAGES_METADATA_ZERO | SP_PAGES_REGION_ZERO)) != 0) return SP_PAGES_BAD_FLAGS;
   const sp_pages_status cut = spanalloc::check_pages_cut(region_bytes, unit_bytes);
@@ -100,7 +103,8 @@ sp_pages_status sp_pages_create_over(void* region, size_t region_bytes, size_t u
 
   const std::uintptr_t start = spanalloc::address_of(region);
   const std::uintptr_t books = spanalloc::address_of(metadata);
-  const std::size_t addresses = UINTPTR_MAX - start + 1;  // from the region's start on; start is not 0
+  // From the region's start on; start is not 0
+  const std::size_t addresses = UINTPTR_MAX - start + 1;
   if (start % unit_bytes != 0 || region_bytes > addresses) return SP_PAGES_BAD_REGION;
   const std::size_t units = region_bytes / unit_bytes;
   if (metadata_bytes < sp_pages::metadata_bytes(units)) return SP_PAGES_SMALL_METADATA;
@@ -122,8 +126,8 @@ sp_pages_status sp_pages_destroy(sp_pages* pages) noexcept {
   return status;
 }
 
-sp_pages_status sp_pages_allocate_aligned(sp_pages* pages, size_t bytes, size_t alignment, void** out,
-                                          int* zero) noexcept {
+sp_pages_status sp_pages_allocate_aligned(sp_pages* pages, size_t bytes, size_t alignment,
+                                          void** out, int* zero) noexcept {
   const sp_pages_status status = spanalloc::check_pages(pages, out);
   return status == SP_PAGES_OK ? pages->allocate(bytes, alignment, out, zero) : status;
 }
@@ -168,10 +172,12 @@ sp_pages_status sp_pages_walk(const sp_pages* pages,
                               void* context) noexcept {
   if (visit == nullptr) return SP_PAGES_NULL;
   const sp_pages_status status = spanalloc::check_pages(pages);
-  if (status == SP_PAGES_OK) pages->walk([=](const sp_pages_block& block) { visit(&block, context); });
+  if (status == SP_PAGES_OK)
+    pages->walk([=](const sp_pages_block& block) { visit(&block, context); });
   return status;
 }
-sp_pages_status sp_pages_stats(const sp_pages* pages, sp_pages_statistics* out, size_t size) noexcept {
+sp_pages_status sp_pages_stats(const sp_pages* pages, sp_pages_statistics* out,
+                               size_t size) noexcept {
   const sp_pages_status status = spanalloc::check_pages(pages, out);
   if (status != SP_PAGES_OK) return status;
   const sp_pages_statistics all = pages->statistics();

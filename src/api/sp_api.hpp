@@ -1,5 +1,5 @@
-// The functions of spanalloc.h over spanalloc::LibraryEngine. Included once per library, after that name is
-// declared.
+// The functions of spanalloc.h over spanalloc::LibraryEngine. Included once per library,
+// after that name is declared.
 #pragma once
 
 #include <spanalloc/spanalloc.h>
@@ -10,7 +10,8 @@ namespace spanalloc {
 
 using SpMalloc = MallocApi<LibraryEngine>;
 
-// Before this library's other constructors; allocation, which may come earlier still, does not need it.
+// Before this library's other constructors; allocation, which may come earlier
+// still, does not need it.
 [[gnu::constructor(101)]] static void start_library_engine() {
   os::start();
   LibraryEngine::process_start();
@@ -57,8 +58,9 @@ int sp_trim(void) noexcept {
 
 void sp_stats(struct sp_statistics* out, size_t size) noexcept {
   const spanalloc::EngineStatistics s = spanalloc::LibraryEngine::statistics();
-  const sp_statistics all{s.reserved_bytes, s.opened_bytes,  s.small_bytes_carved, s.pooled_bytes,
-                          s.large_bytes,    s.large_objects, s.live_labs,          s.spans_lost_to_fork};
+  const sp_statistics all{s.reserved_bytes, s.opened_bytes,      s.small_bytes_carved,
+                          s.pooled_bytes,   s.large_bytes,       s.large_objects,
+                          s.live_labs,      s.spans_lost_to_fork};
   memset(out, 0, size);
   memcpy(out, &all, spanalloc::min_of(size, sizeof all));
 }

@@ -1,12 +1,13 @@
-// Assertions: what comments and docs/concurrency.md state as invariants, said to the machine as well.
+// Assertions: what comments and docs/concurrency.md state as invariants,
+// said to the machine as well.
 //
-// SPANALLOC_ASSERT(condition) costs nothing in a release build, where the condition is not even evaluated. In
-// debug, sanitizer, model and stress builds a condition that does not hold ends the process (in a model: the
-// execution, as a failure) with its text and place. tests/unit/assertions plants a violation of each
-// invariant that has a name and sees it fire.
+// SPANALLOC_ASSERT(condition) costs nothing in a release build, where the condition is not even
+// evaluated. In debug, sanitizer, model and stress builds a condition that does not hold ends the
+// process (in a model: the execution, as a failure) with its text and place. tests/unit/assertions
+// plants a violation of each invariant that has a name and sees it fire.
 //
-// A condition must be free of side effects and true whenever it is reached, also in a fork's child that has
-// not been put right yet: where that needs an exception the condition says so.
+// A condition must be free of side effects and true whenever it is reached, also in a fork's child
+// that has not been put right yet: where that needs an exception the condition says so.
 #pragma once
 
 #include "base/compiler.hpp"
@@ -23,9 +24,10 @@ namespace spanalloc {
 }  // namespace spanalloc
 
 #if SPANALLOC_ASSERTIONS
-#define SPANALLOC_ASSERT(...)                           \
-  (SPANALLOC_LIKELY(__VA_ARGS__) ? static_cast<void>(0) \
-                                 : ::spanalloc::assertion_failed(#__VA_ARGS__, __FILE__, __LINE__))
+#define SPANALLOC_ASSERT(...)    \
+  (SPANALLOC_LIKELY(__VA_ARGS__) \
+       ? static_cast<void>(0)    \
+       : ::spanalloc::assertion_failed(#__VA_ARGS__, __FILE__, __LINE__))
 #else
 #define SPANALLOC_ASSERT(...) static_cast<void>(sizeof(static_cast<bool>(__VA_ARGS__)))
 #endif

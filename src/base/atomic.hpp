@@ -1,10 +1,10 @@
-// The only door to atomic memory. Every operation carries its memory order in its name; there are no
-// defaults, no operator overloads and no standalone fences (thread sanitizer does not see fences), so that
-// each call site shows what it relies on and a reviewer can ask why.
+// The only door to atomic memory. Every operation carries its memory order in its name; there are
+// no defaults, no operator overloads and no standalone fences (thread sanitizer does not see
+// fences), so that each call site shows what it relies on and a reviewer can ask why.
 //
-// Model tests replace this file as a whole: when SPANALLOC_ATOMIC_BACKEND names a header, that header
-// supplies `Atomic<T>`, `Plain<T>` and `spin_hint()` and every structure built on them runs under the model
-// scheduler.
+// Model tests replace this file as a whole: when SPANALLOC_ATOMIC_BACKEND names a header, that
+// header supplies `Atomic<T>`, `Plain<T>` and `spin_hint()` and every structure built on them runs
+// under the model scheduler.
 #pragma once
 
 #ifdef SPANALLOC_ATOMIC_BACKEND
@@ -34,8 +34,8 @@ class Atomic {
     return cell_.load(std::memory_order_relaxed);
   }
   T load_acquire() const noexcept { return cell_.load(std::memory_order_acquire); }
-  /// Of the value its lowest byte alone: compilers narrow no atomic load. (Both machines store that byte
-  /// first, and show a byte of a word that is stored at once as they show the word.)
+  /// Of the value its lowest byte alone: compilers narrow no atomic load. (Both machines store that
+  /// byte first, and show a byte of a word that is stored at once as they show the word.)
   std::uint8_t load_low_byte_relaxed() const noexcept {
 #if defined(__SANITIZE_THREAD__)
     return static_cast<std::uint8_t>(load_relaxed());
@@ -58,7 +58,8 @@ class Atomic {
   T exchange_acquire(T value) noexcept { return cell_.exchange(value, std::memory_order_acquire); }
   T exchange_acq_rel(T value) noexcept { return cell_.exchange(value, std::memory_order_acq_rel); }
 
-  // A failed compare-exchange stores the value seen in `expected`; its order is the load half of the name.
+  // A failed compare-exchange stores the value seen in `expected`; its order is
+  // the load half of the name.
   bool compare_exchange_weak_relaxed(T& expected, T desired) noexcept {
     return cell_.compare_exchange_weak(expected, desired, std::memory_order_relaxed,
                                        std::memory_order_relaxed);
@@ -84,14 +85,24 @@ class Atomic {
                                          std::memory_order_seq_cst);
   }
 
-  T fetch_add_relaxed(T value) noexcept { return cell_.fetch_add(value, std::memory_order_relaxed); }
-  T fetch_sub_relaxed(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_relaxed); }
-  T fetch_add_acq_rel(T value) noexcept { return cell_.fetch_add(value, std::memory_order_acq_rel); }
-  T fetch_sub_acq_rel(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_acq_rel); }
-  T fetch_add_seq_cst(T value) noexcept { return cell_.fetch_add(value, std::memory_order_seq_cst); }
+  T fetch_add_relaxed(T value) noexcept {
+    return cell_.fetch_add(value, std::memory_order_relaxed);
+  }
+  T fetch_sub_relaxed(T value) noexcept {
+    return cell_.fetch_sub(value, std::memory_order_relaxed);
+  }
+  T fetch_add_acq_rel(T value) noexcept {
+    return cell_.fetch_add(value, std::memory_order_acq_rel);
+  }
+  T fetch_sub_acq_rel(T value) noexcept {
+    return cell_.fetch_sub(value, std::memory_order_acq_rel);
+  }
+  T fetch_add_seq_cst(T value) noexcept {
+    return cell_.fetch_add(value, std::memory_order_seq_cst);
+  }
 
-  /// By the only thread that writes it: takes one off, with a release store. True: that makes it 0. One
-  /// instruction where the machine has it, which compilers make of no two atomic operations.
+  /// By the only thread that writes it: takes one off, with a release store. True: that makes it 0.
+  /// One instruction where the machine has it, which compilers make of no two atomic operations.
   [[gnu::always_inline]] bool count_down_release() noexcept {
     static_assert(sizeof(T) == 4);
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
@@ -106,13 +117,18 @@ class Atomic {
   }
 
   T fetch_or_relaxed(T value) noexcept { return cell_.fetch_or(value, std::memory_order_relaxed); }
-  T fetch_and_relaxed(T value) noexcept { return cell_.fetch_and(value, std::memory_order_relaxed); }
+  T fetch_and_relaxed(T value) noexcept {
+    return cell_.fetch_and(value, std::memory_order_relaxed);
+  }
   T fetch_or_seq_cst(T value) noexcept { return cell_.fetch_or(value, std::memory_order_seq_cst); }
-  T fetch_and_seq_cst(T value) noexcept { return cell_.fetch_and(value, std::memory_order_seq_cst); }
+  T fetch_and_seq_cst(T value) noexcept {
+    return cell_.fetch_and(value, std::memory_order_seq_cst);
+  }
 
  private:
-  // On 64-bit Arm GCC computes the address of an atomic access in a register of its own, also where the load
-  // or store that it is could add an offset. A volatile access of a machine word is the same one instruction.
+  // On 64-bit Arm GCC computes the address of an atomic access in a register of its own, also
+  // where the load or store that it is could add an offset. A volatile access of a machine word is
+  // the same one instruction.
 #if defined(__aarch64__) && !defined(__SANITIZE_THREAD__)
   static constexpr bool kPlainRelaxed = std::is_scalar_v<T>;
 #else
@@ -122,8 +138,8 @@ class Atomic {
   std::atomic<T> cell_;
 };
 
-/// A variable of a shared structure that is not atomic: its owner or a lock guards it, as its comment says.
-/// Nothing but T itself here; the models check each access for data races.
+/// A variable of a shared structure that is not atomic: its owner or a lock guards it, as its
+/// comment says. Nothing but T itself here; the models check each access for data races.
 template <class T>
 using Plain = T;
 
@@ -132,8 +148,8 @@ inline void spin_hint() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  // `yield` is nothing on most cores: waiters would be through with their spins in a microsecond. This waits
-  // for the pipeline, some tens of cycles, like `pause` on x86-64.
+  // `yield` is nothing on most cores: waiters would be through with their spins in a microsecond.
+  // This waits for the pipeline, some tens of cycles, like `pause` on x86-64.
   asm volatile("isb" ::: "memory");
 #endif
 }
@@ -143,14 +159,16 @@ inline void spin_hint() noexcept {
 
 namespace spanalloc {
 
-/// Stores to a word that is not atomic, of memory that its thread alone uses, after all stores before: for a
-/// fork's child, which finds memory as it was at one instant. The models do not see it.
+/// Stores to a word that is not atomic, of memory that its thread alone uses, after
+/// all stores before: for a fork's child, which finds memory as it was at one instant.
+/// The models do not see it.
 inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
   __atomic_store_n(&word, value, __ATOMIC_RELEASE);
 }
 
-/// A word that one thread at a time writes, and reads by instructions that take it as their operand, which
-/// compilers allow of no atomic; others read it atomically at any time. The models see neither.
+/// A word that one thread at a time writes, and reads by instructions that take it as
+/// their operand, which compilers allow of no atomic; others read it atomically at any
+/// time. The models see neither.
 class OwnersWord {
  public:
   unsigned long long read_own() const noexcept {
@@ -160,8 +178,12 @@ class OwnersWord {
     return word_;
 #endif
   }
-  unsigned long long load_relaxed() const noexcept { return __atomic_load_n(&word_, __ATOMIC_RELAXED); }
-  void store_relaxed(unsigned long long value) noexcept { __atomic_store_n(&word_, value, __ATOMIC_RELAXED); }
+  unsigned long long load_relaxed() const noexcept {
+    return __atomic_load_n(&word_, __ATOMIC_RELAXED);
+  }
+  void store_relaxed(unsigned long long value) noexcept {
+    __atomic_store_n(&word_, value, __ATOMIC_RELAXED);
+  }
 
   // By its owner, in one instruction where the machine has it: adds one,
   [[gnu::always_inline]] void count_up() noexcept {
@@ -174,8 +196,8 @@ class OwnersWord {
   /// takes one off. False: it is 0, and nothing is written.
   [[gnu::always_inline]] bool take_one() noexcept {
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-    // Compilers load, compare, subtract and store. (And what is read again behind it, they read again: by the
-    // instruction that needs it.)
+    // Compilers load, compare, subtract and store. (And what is read again behind it, they read
+    // again: by the instruction that needs it.)
     asm goto("cmpq $0, %0\n\tje %l[none]\n\tsubq $1, %0" : : "m"(word_) : "cc", "memory" : none);
     return true;
   none:
@@ -192,9 +214,10 @@ class OwnersWord {
   unsigned long long word_ = 0;
 };
 
-/// A word that is 0 until somebody sets it, and constant from then on; read by instructions that take it as
-/// their operand, which compilers allow of no atomic. A reader that races with the setting gets either value,
-/// and must be content with both. The models see neither reads nor writes.
+/// A word that is 0 until somebody sets it, and constant from then on; read by instructions
+/// that take it as their operand, which compilers allow of no atomic. A reader that races
+/// with the setting gets either value, and must be content with both. The models see
+/// neither reads nor writes.
 class SetOnce {
  public:
   unsigned long long read() const noexcept {

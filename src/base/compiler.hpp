@@ -8,10 +8,10 @@
 #define SPANALLOC_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define SPANALLOC_COLD [[gnu::noinline, gnu::cold]]
 #define SPANALLOC_INLINE [[gnu::always_inline]] inline
-// The library must load by dlopen and its thread-local reads must be one instruction: initial-exec. (Not for
-// AddressSanitizer's builds, whose programs are linked with this code: GNU ld makes an "lea" of the "add"
-// that computes such an address, and a check for null that GCC bases on the add's flags then fails at
-// random.)
+// The library must load by dlopen and its thread-local reads must be one instruction: initial-exec.
+// (Not for AddressSanitizer's builds, whose programs are linked with this code: GNU ld makes an
+// "lea" of the "add" that computes such an address, and a check for null that GCC bases on the
+// add's flags then fails at random.)
 #ifdef __SANITIZE_ADDRESS__
 #define SPANALLOC_TLS
 #else
@@ -20,19 +20,20 @@
 
 namespace spanalloc {
 
-/// Asks for a cache line as a store would. Where the machine has no such instruction nothing happens.
+/// Asks for a cache line as a store would. Where the machine has no such
+/// instruction nothing happens.
 [[gnu::always_inline]] inline void prefetch_to_write(void* p) {
 #if defined(__x86_64__)
-  // The compiler's builtin would ask for reading, as the oldest machines have nothing else; those execute
-  // this as nothing.
+  // The compiler's builtin would ask for reading, as the oldest machines have nothing else; those
+  // execute this as nothing.
   asm volatile("prefetchw %0" : : "m"(*static_cast<char*>(p)));
 #else
   __builtin_prefetch(p, 1);
 #endif
 }
 
-/// a ^ b, and whether that is 0: by one instruction where the machine has one for both. (Compilers see
-/// through the exclusive or, and compare first.)
+/// a ^ b, and whether that is 0: by one instruction where the machine has one for both. (Compilers
+/// see through the exclusive or, and compare first.)
 struct Difference {
   std::uint64_t bits;
   bool none;
@@ -54,8 +55,8 @@ template <class T>
   return value;
 }
 
-/// Has the compiler keep a function's coming result where it is returned, instead of moving it there at the
-/// end.
+/// Has the compiler keep a function's coming result where it is returned, instead of
+/// moving it there at the end.
 template <class T>
 [[gnu::always_inline]] inline void keep_in_result_register(T*& result) {
 #if defined(__x86_64__)

@@ -1,11 +1,13 @@
-// A doubly linked list of elements that keep their neighbours themselves, so that any of them is linked and
-// unlinked in constant time. Not synchronised: as its owner says.
+// A doubly linked list of elements that keep their neighbours themselves, so that any of them is
+// linked and unlinked in constant time. Not synchronised: as its owner says.
 //
-// An element is a pointer, or a number whose record stands in a table; the zero value is none. Where an
-// element keeps its neighbours is told by `links`: links.next(e) and links.previous(e) return what can be
-// read and assigned. The list's head is a plain word, or an atomic one that others look at for a hint.
+// An element is a pointer, or a number whose record stands in a table; the zero value is none.
+// Where an element keeps its neighbours is told by `links`: links.next(e) and links.previous(e)
+// return what can be read and assigned. The list's head is a plain word, or an atomic one that
+// others look at for a hint.
 //
-// Invariant: first() has no previous element, and next(previous(e)) == e == previous(next(e)) where they are.
+// Invariant: first() has no previous element, and next(previous(e)) == e ==
+// previous(next(e)) where they are.
 #pragma once
 
 #include "base/assert.hpp"

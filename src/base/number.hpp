@@ -1,4 +1,5 @@
-// Numbers that are types of their own: scoped enumerations, so that one kind never passes for another.
+// Numbers that are types of their own: scoped enumerations, so that one kind
+// never passes for another.
 #pragma once
 
 #include <type_traits>

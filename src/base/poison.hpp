@@ -1,5 +1,5 @@
-// Tells AddressSanitizer which memory the program may touch, in builds that have it: free blocks are poisoned
-// behind their link word. Nothing in other builds.
+// Tells AddressSanitizer which memory the program may touch, in builds that have it: free blocks
+// are poisoned behind their link word. Nothing in other builds.
 #pragma once
 
 #include <cstddef>

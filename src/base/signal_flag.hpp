@@ -1,6 +1,6 @@
-// A flag of one thread that only the thread itself and its signal handlers read: what std::sig_atomic_t is
-// for. A compiler barrier keeps what the flag speaks of behind enter() and before leave(); the processor
-// shows a thread its own stores in order.
+// A flag of one thread that only the thread itself and its signal handlers read: what
+// std::sig_atomic_t is for. A compiler barrier keeps what the flag speaks of behind enter() and
+// before leave(); the processor shows a thread its own stores in order.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,13 @@
-// What every engine offers to api/, which builds the whole malloc family on it once for all engines.
+// What every engine offers to api/, which builds the whole malloc family on
+// it once for all engines.
 //
-// An engine is a type with static functions over its default heap, the one that a library has; two types are
-// two heaps. (Further heaps are objects of the engine's, with the same functions.) Engines know blocks, not
-// the C library's rules: they neither read nor set errno (every function leaves it as it was).
+// An engine is a type with static functions over its default heap, the one that a library has;
+// two types are two heaps. (Further heaps are objects of the engine's, with the same functions.)
+// Engines know blocks, not the C library's rules: they neither read nor set errno (every
+// function leaves it as it was).
 //
-// A request goes down once: the engine's short path, its slow path, and when memory is out its caller's word
-// for that, which the slow path calls last of all: OutOfMemory below.
+// A request goes down once: the engine's short path, its slow path, and when memory is out its
+// caller's word for that, which the slow path calls last of all: OutOfMemory below.
 #pragma once
 
 #include <concepts>
@@ -17,8 +19,8 @@ namespace spanalloc {
 /// The largest size anyone can have: differences of pointers into a block must fit ptrdiff_t.
 inline constexpr std::size_t kMaxRequest = PTRDIFF_MAX;
 
-/// What becomes of a request for n bytes that there is no memory for. The engine returns what it returns, and
-/// holds nothing while it calls it: it may throw, and may call the engine again.
+/// What becomes of a request for n bytes that there is no memory for. The engine returns what it
+/// returns, and holds nothing while it calls it: it may throw, and may call the engine again.
 template <class P>
 concept OutOfMemory = requires(std::size_t n) {
   { P::out_of_memory(n) } -> std::same_as<void*>;
@@ -34,8 +36,8 @@ struct Resized {
   std::size_t usable = 0;  ///< bytes that the caller could use of it before
 };
 
-/// Whether a block of `usable` bytes that shall hold n stays as it is, before its engine tries to take the
-/// rest back.
+/// Whether a block of `usable` bytes that shall hold n stays as it is, before its engine
+/// tries to take the rest back.
 template <class P>
 concept LeavesAlone = requires(std::size_t n, std::size_t usable) {
   { P::leaves_alone(n, usable) } -> std::same_as<bool>;
@@ -45,14 +47,15 @@ struct TakeAllBack {
   static constexpr bool leaves_alone(std::size_t, std::size_t) { return false; }
 };
 
-/// A snapshot of an engine's books, summed without stopping the world: each field is exact at some instant,
-/// together they are an estimate.
+/// A snapshot of an engine's books, summed without stopping the world: each field is exact at some
+/// instant, together they are an estimate.
 struct EngineStatistics {
   std::size_t reserved_bytes = 0;      ///< address space held
   std::size_t opened_bytes = 0;        ///< readable and writable address space
   std::size_t small_bytes_carved = 0;  ///< bytes of real spans in use, with the free blocks in them
-  std::size_t pooled_bytes = 0;        ///< bytes of free spans; an engine that merges: of free memory
-  std::size_t large_bytes = 0;         ///< bytes of objects above the largest class
+  /// Bytes of free spans; an engine that merges: of free memory
+  std::size_t pooled_bytes = 0;
+  std::size_t large_bytes = 0;  ///< bytes of objects above the largest class
   std::size_t large_objects = 0;
   std::size_t live_labs = 0;  ///< local allocation buffers with a living owner
   std::size_t spans_lost_to_fork = 0;
@@ -62,36 +65,38 @@ struct EngineStatistics {
 template <class E>
 concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a) {
   { E::kName } -> std::convertible_to<const char*>;
-  // Any n; n == 0 gives a unique block; above kMaxRequest there is no memory. At least 16-byte aligned.
+  // Any n; n == 0 gives a unique block; above kMaxRequest there is no memory.
+  // At least 16-byte aligned.
   { E::template allocate<ReturnNull>(n) } -> std::same_as<void*>;
   // The others return nullptr when memory is out. n + a <= kMaxRequest; a: a power of two.
   { E::allocate_aligned(n, a) } -> std::same_as<void*>;
   // The first n bytes read as zero. n <= kMaxRequest, here and below.
   { E::allocate_zeroed(n) } -> std::same_as<void*>;
-  // A block of n bytes that begins with the first a <= n bytes at cp. (An engine may make the block one in
-  // use only when it is complete, so that a fork meanwhile does not leave it behind.)
+  // A block of n bytes that begins with the first a <= n bytes at cp. (An engine may make the block
+  // one in use only when it is complete, so that a fork meanwhile does not leave it behind.)
   { E::allocate_copy(n, cp, a) } -> std::same_as<void*>;
-  // p: nullptr (ignored) or a block of this heap; anything else ends the process with one line on stderr.
+  // p: nullptr (ignored) or a block of this heap; anything else ends the process
+  // with one line on stderr.
   { E::deallocate(p) };
   // Bytes the caller may use from p (>= what was asked); same rules for p, except nullptr gives 0.
   { E::usable_size(cp) } -> std::same_as<std::size_t>;
-  // p: as for usable_size(), but no nullptr. n > 0. Tries to make the block n bytes large without copying its
-  // contents by hand (in place, or by remapping pages).
+  // p: as for usable_size(), but no nullptr. n > 0. Tries to make the block n bytes large without
+  // copying its contents by hand (in place, or by remapping pages).
   { E::template resize<TakeAllBack>(p, n) } -> std::same_as<Resized>;
   // True if p points into a span in use, or is the start of a large object, of this heap.
   { E::owns(cp) } -> std::same_as<bool>;
   // Returns what can be returned to the kernel; true if anything was.
   { E::trim() } -> std::same_as<bool>;
   { E::statistics() } -> std::same_as<EngineStatistics>;
-  // Once, from a constructor of the library, before or after the first allocation: registers fork
-  // handlers.
+  // Once, from a constructor of the library, before or after the first allocation:
+  // registers fork handlers.
   { E::process_start() };
 };
 
-/// An engine may tell more for malloc_info. describe(bin, folios), without a lock held, calls for each bin
-/// that has memory bin(bytes of an object, bytes of a folio, committed bytes, objects in caches), where 0
-/// bytes of a folio say that it has none; then folios(free objects, such folios) for each number that some of
-/// its folios have free.
+/// An engine may tell more for malloc_info. describe(bin, folios), without a lock held, calls for
+/// each bin that has memory bin(bytes of an object, bytes of a folio, committed bytes, objects in
+/// caches), where 0 bytes of a folio say that it has none; then folios(free objects, such folios)
+/// for each number that some of its folios have free.
 template <class E>
 concept DescribesBins = requires(void (*bin)(std::size_t, std::size_t, std::size_t, std::size_t),
                                  void (*folios)(std::size_t, std::size_t)) {

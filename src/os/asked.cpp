@@ -1,5 +1,5 @@
-// What the kernel is asked once, before main begins: a filter of system calls may stand from then on, and end
-// a process that asks anything but what libc's own malloc does.
+// What the kernel is asked once, before main begins: a filter of system calls may stand from then
+// on, and end a process that asks anything but what libc's own malloc does.
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>
@@ -19,8 +19,8 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-// glibc 2.35 and later: where a thread's area of restartable sequences lies, from its thread pointer on. The
-// kernel keeps the CPU's number there.
+// glibc 2.35 and later: where a thread's area of restartable sequences lies, from its thread
+// pointer on. The kernel keeps the CPU's number there.
 extern "C" {
 [[gnu::weak]] extern const ptrdiff_t __rseq_offset;
 [[gnu::weak]] extern const unsigned int __rseq_size;
@@ -30,10 +30,10 @@ namespace spanalloc::os {
 
 namespace {
 
-// --- Limits and CPUs ---------------------------------------------------------------------------------------
+// --- Limits and CPUs -----------------------------------------------------------------------------
 
-// Whoever asks at the same time is told the same, so that only `known` needs an order: release by who has
-// written the rest, acquire by who reads it.
+// Whoever asks at the same time is told the same, so that only `known` needs an order: release by
+// who has written the rest, acquire by who reads it.
 struct Answers {
   Atomic<std::size_t> address_space_limit{0};
   Atomic<std::size_t> memory_limit{0};
@@ -50,15 +50,18 @@ std::size_t limit_of(int resource) {
 }
 
 void ask_for_cpus() {
-  unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};  // the kernel refuses too short a mask
+  // The kernel refuses too short a mask
+  unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};
   unsigned count = 0;
   const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, argument(mask));
   for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
     count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
   }
-  answers.cpus.store_relaxed(static_cast<unsigned>(option_number("CPUS", 1, 4096, count == 0 ? 1 : count)));
+  answers.cpus.store_relaxed(
+      static_cast<unsigned>(option_number("CPUS", 1, 4096, count == 0 ? 1 : count)));
   // (Refused: as many as one word has.)
-  answers.cpu_numbers.store_relaxed(8 * static_cast<unsigned>(bytes > 0 ? bytes : long{sizeof mask[0]}));
+  answers.cpu_numbers.store_relaxed(
+      8 * static_cast<unsigned>(bytes > 0 ? bytes : long{sizeof mask[0]}));
 }
 
 const Answers& asked() {
@@ -66,13 +69,16 @@ const Answers& asked() {
   return answers;
 }
 
-// --- Forks -------------------------------------------------------------------------------------------------
+// --- Forks ---------------------------------------------------------------------------------------
 
-// In a page that the kernel clears in a fork's child. (Not so in a child of vfork, which shares it.)
+// In a page that the kernel clears in a fork's child. (Not so in a child of
+// vfork, which shares it.)
 struct Marks {
-  Atomic<std::uint32_t> is_known;   // 1 in the process that has written it; 0: nobody has told of this child
-  Atomic<std::uint32_t> is_salted;  // 1: this process draws other numbers than its parent and its siblings
-  Atomic<std::uint32_t> is_first;   // 1 in the process that has mapped the page, in no other one
+  // 1 in the process that has written it; 0: nobody has told of this child
+  Atomic<std::uint32_t> is_known;
+  // 1: this process draws other numbers than its parent and its siblings
+  Atomic<std::uint32_t> is_salted;
+  Atomic<std::uint32_t> is_first;  // 1 in the process that has mapped the page, in no other one
 };
 // nullptr: the kernel is older than Linux 4.14, or there is an emulator in its place.
 constinit Atomic<Marks*> marks{nullptr};
@@ -85,8 +91,8 @@ constinit Atomic<std::uint64_t> child_salt{0};
 
 void map_marks() {
   if (marks.load_relaxed() != nullptr) return;
-  // Emulators of a kernel that have no vDSO (QEMU's up to 8.1, Valgrind's) may say that they will clear the
-  // page, and do not.
+  // Emulators of a kernel that have no vDSO (QEMU's up to 8.1, Valgrind's) may say that they will
+  // clear the page, and do not.
   if (auxiliary(Auxiliary::kVdso) == 0) return;
   void* page = map(page_size(), page_size());
   if (page == nullptr) return;
@@ -106,7 +112,7 @@ int process_id() {
   return static_cast<int>(system_call(SYS_getpid, 0, 0, 0));  // cannot fail
 }
 
-// --- Random numbers ----------------------------------------------------------------------------------------
+// --- Random numbers ------------------------------------------------------------------------------
 
 constexpr std::uint64_t mixed(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -114,11 +120,13 @@ constexpr std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Asked once, so that what is wrong with it is told once. (Two threads that ask at once may tell it twice.)
+// Asked once, so that what is wrong with it is told once. (Two threads that ask at
+// once may tell it twice.)
 constexpr std::uint64_t kNoSeed = UINT64_MAX;
 std::uint64_t seed() {
   constexpr std::uint64_t kNotAsked = UINT64_MAX - 1;
-  static constinit Atomic<std::uint64_t> known{kNotAsked};  // any thread finds the same: no ordering needed
+  // Any thread finds the same: no ordering needed
+  static constinit Atomic<std::uint64_t> known{kNotAsked};
   std::uint64_t value = known.load_relaxed();
   if (value == kNotAsked) {
     value = option_number("SEED", 0, INT64_MAX, kNoSeed);
@@ -131,8 +139,9 @@ struct Secret {
   std::uint64_t words[2] = {};
 };
 
-// 16 bytes of AT_RANDOM, which every process has: libc takes its canary and its pointer guard from them. And
-// 16 bytes more that nobody else knows, unless it is an early boot or a filter stands already.
+// 16 bytes of AT_RANDOM, which every process has: libc takes its canary and its pointer
+// guard from them. And 16 bytes more that nobody else knows, unless it is an early boot or
+// a filter stands already.
 Secret draw() {
   Secret given{};
   Secret own{};
@@ -145,10 +154,11 @@ Secret draw() {
   return {{given.words[0] ^ own.words[0], given.words[1] ^ own.words[1]}};
 }
 
-// Drawn once. Each word is that of who was first: of two threads that draw at once one word each may stay. So
-// there is no state in which a fork could leave it for ever.
+// Drawn once. Each word is that of who was first: of two threads that draw at once one word each
+// may stay. So there is no state in which a fork could leave it for ever.
 Secret secret() {
-  static constinit Atomic<std::uint64_t> words[2] = {Atomic<std::uint64_t>{0}, Atomic<std::uint64_t>{0}};
+  static constinit Atomic<std::uint64_t> words[2] = {Atomic<std::uint64_t>{0},
+                                                     Atomic<std::uint64_t>{0}};
   // Relaxed: nothing follows from a word but itself.
   Secret known{{words[0].load_relaxed(), words[1].load_relaxed()}};
   if (SPANALLOC_LIKELY(known.words[0] != 0 && known.words[1] != 0)) return known;
@@ -165,8 +175,8 @@ constexpr std::uint64_t rotated(std::uint64_t x, unsigned bits) {
   return x << bits | x >> (64 - bits);
 }
 
-// SipHash-2-4 (Aumasson and Bernstein, 2012) of one word, with the secret as its key: who has seen any of its
-// values can tell neither the key nor another value.
+// SipHash-2-4 (Aumasson and Bernstein, 2012) of one word, with the secret as its key: who has seen
+// any of its values can tell neither the key nor another value.
 std::uint64_t keyed(const Secret& key, std::uint64_t word) {
   std::uint64_t a = key.words[0] ^ 0x736F6D6570736575u;
   std::uint64_t b = key.words[1] ^ 0x646F72616E646F6Du;
@@ -197,7 +207,8 @@ std::uint64_t keyed(const Secret& key, std::uint64_t word) {
   return a ^ b ^ c ^ d;
 }
 
-// Ticks of the processor. (Who has forbidden itself to read them has forbidden itself libc's clocks, too.)
+// Ticks of the processor. (Who has forbidden itself to read them has forbidden
+// itself libc's clocks, too.)
 std::uint64_t cycles() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -212,8 +223,9 @@ void add_salt(std::uint64_t salt) {
   child_salt.store_relaxed(mixed(child_salt.load_relaxed() + mixed(salt)) | 1);
 }
 
-// A child of _Fork or clone, which calls no handlers, or one in which other libraries' handlers run before
-// ours. No number tells it from its siblings: the time does, and where two have the same one, the CPU.
+// A child of _Fork or clone, which calls no handlers, or one in which other libraries'
+// handlers run before ours. No number tells it from its siblings: the time does, and where two
+// have the same one, the CPU.
 void salt_child_that_nobody_told() {
   Marks* const here = marks.load_acquire();
   if (SPANALLOC_LIKELY(here == nullptr || here->is_salted.load_acquire() != 0)) return;
@@ -268,7 +280,8 @@ unsigned current_cpu() {
 #if defined(__x86_64__)
   using CpuFunction = long (*)(unsigned*, unsigned*, void*);
   constexpr std::uintptr_t kNone = 1;
-  static constinit Atomic<std::uintptr_t> known{0};  // any thread finds the same: no ordering needed
+  // Any thread finds the same: no ordering needed
+  static constinit Atomic<std::uintptr_t> known{0};
   if (known.load_relaxed() == 0)
     known.store_relaxed(max_of(address_of(vdso_function("__vdso_getcpu")), kNone));
   if (const std::uintptr_t function = known.load_relaxed(); function != kNone) {
@@ -294,7 +307,8 @@ std::uint64_t random_bits() {
 
 void before_fork() {
   salt_child_that_nobody_told();
-  fork_number = forks.fetch_add_relaxed(1) + 1;  // relaxed: each fork has its own number, that is all
+  // Relaxed: each fork has its own number, that is all
+  fork_number = forks.fetch_add_relaxed(1) + 1;
   if (Marks* here = marks.load_acquire(); here != nullptr) {
     here->is_known.store_relaxed(1);
   } else {
@@ -307,12 +321,14 @@ bool children_show_themselves() {
 }
 
 bool is_forks_child() {
-  if (const Marks* here = marks.load_acquire(); here != nullptr) return here->is_first.load_relaxed() == 0;
+  if (const Marks* here = marks.load_acquire(); here != nullptr)
+    return here->is_first.load_relaxed() == 0;
   return has_entered_child.load_relaxed() != 0;
 }
 
 bool is_new_child() {
-  if (const Marks* here = marks.load_acquire(); here != nullptr) return here->is_known.load_relaxed() == 0;
+  if (const Marks* here = marks.load_acquire(); here != nullptr)
+    return here->is_known.load_relaxed() == 0;
   return noted_process.load_relaxed() != process_id();
 }
 

@@ -1,6 +1,6 @@
-// What the kernel leaves in each process as it starts it. libc's getauxval reads it, and is a function that
-// another library may have put its own in the place of: so each is asked for once, as a call of the kernel is
-// made (kernel_call.hpp), and kept.
+// What the kernel leaves in each process as it starts it. libc's getauxval reads it, and is a
+// function that another library may have put its own in the place of: so each is asked for once, as
+// a call of the kernel is made (kernel_call.hpp), and kept.
 #pragma once
 
 #include <cstdint>

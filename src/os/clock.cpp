@@ -34,17 +34,20 @@ constinit Atomic<std::uintptr_t> known_clock{kNotAsked};
 
 constexpr std::uint64_t kNoTime = UINT64_MAX;
 
-// kNoTime: it does not know. (Linux's own function needs no system call for this clock, and does not fail. On
-// systems that only resemble Linux it may be nothing but the system call, which a filter may refuse.)
+// kNoTime: it does not know. (Linux's own function needs no system call for this clock, and
+// does not fail. On systems that only resemble Linux it may be nothing but the system call,
+// which a filter may refuse.)
 std::uint64_t ms_by(std::uintptr_t clock) {
   timespec now{};
   if (reinterpret_cast<ClockFunction>(clock)(CLOCK_MONOTONIC_COARSE, &now) != 0) return kNoTime;
-  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000 +
+         static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
 }
 
 SPANALLOC_COLD std::uintptr_t find_clock() {
   static constexpr const char* kChoices[] = {"kernel", "counted", "still"};
-  const auto choice = static_cast<Clock>(option_choice("CLOCK", kChoices, 3, 0, "kernel, counted or still"));
+  const auto choice =
+      static_cast<Clock>(option_choice("CLOCK", kChoices, 3, 0, "kernel, counted or still"));
   std::uintptr_t clock = kCountedClock;
   if (choice == Clock::kStill) clock = kStillClock;
   if (const std::uintptr_t kernels = address_of(vdso_function(kClockName));
@@ -60,8 +63,9 @@ std::uintptr_t clock_in_use() {
   return SPANALLOC_LIKELY(known != kNotAsked) ? known : find_clock();
 }
 
-// What a counted clock is looked at in a millisecond. Busy programs look some ten thousand times in a second:
-// for them the clock is not far off. It stops where nobody allocates, and so does what hangs on it anyway.
+// What a counted clock is looked at in a millisecond. Busy programs look some ten thousand times
+// in a second: for them the clock is not far off. It stops where nobody allocates, and so does
+// what hangs on it anyway.
 constexpr std::uint64_t kLooksAMs = 16;
 constinit Atomic<std::uint64_t> looks{0};  // relaxed: nothing follows from its value but time
 
@@ -89,14 +93,15 @@ std::uint64_t now_ms() {
   if (clock == kStillClock) return 0;
   const std::uint64_t now = ms_by(clock);
   if (SPANALLOC_UNLIKELY(now == kNoTime)) return count_from_now_on();
-  // It moves every few milliseconds: mostly nothing is written. (A later time may be overwritten by an
-  // earlier one that another thread was told: by no more than that.)
+  // It moves every few milliseconds: mostly nothing is written. (A later time may be overwritten by
+  // an earlier one that another thread was told: by no more than that.)
   if (last_ms.load_relaxed() != now) last_ms.store_relaxed(now);
   return now;
 }
 
 void sleep_while(const void* word, std::uint64_t seen, std::uint64_t ns) {
-  const timespec duration{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  const timespec duration{static_cast<time_t>(ns / 1'000'000'000),
+                          static_cast<long>(ns % 1'000'000'000)};
   (void)system_call(SYS_futex, argument(word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG,
                     static_cast<std::uint32_t>(seen), argument(&duration));
 }
@@ -119,9 +124,9 @@ void sleep_ms(std::uint64_t ms) {
   wait_for(ms * 1'000'000);
 }
 
-// The kernel reads the word, and goes on only if it finds what it was told to expect there. That is no value
-// that a page is likely to begin with: where it is found the thread sleeps, for at least as long as its timer
-// slack, however short a time-out it gives.
+// The kernel reads the word, and goes on only if it finds what it was told to expect there. That is
+// no value that a page is likely to begin with: where it is found the thread sleeps, for at least
+// as long as its timer slack, however short a time-out it gives.
 bool can_be_read(const std::uint32_t* word) {
   constexpr long kUnlikely = 0x5AC3965B;
   const timespec none{};

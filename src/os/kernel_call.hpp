@@ -1,12 +1,12 @@
-// The functions of libc's that give memory, take it back or move it, and getauxval, as linux.cpp calls them:
-// all go through here.
+// The functions of libc's that give memory, take it back or move it, and getauxval, as linux.cpp
+// calls them: all go through here.
 //
-// They stay libc's, and are no system calls of our own, because other libraries put functions of theirs in
-// their place: a cache of registered memory must hear what leaves the process, a tool what comes. Such a
-// function may allocate and free. It does so in the middle of our own slow path, where the thread may hold
-// locks of ours and its structures may be half changed. So the thread is marked while it is in there: its own
-// short paths find nothing (hide_thread()), and what is left looks at the mark and is served by
-// pages/nested_blocks.hpp, without a lock.
+// They stay libc's, and are no system calls of our own, because other libraries put functions of
+// theirs in their place: a cache of registered memory must hear what leaves the process, a tool
+// what comes. Such a function may allocate and free. It does so in the middle of our own slow path,
+// where the thread may hold locks of ours and its structures may be half changed. So the thread is
+// marked while it is in there: its own short paths find nothing (hide_thread()), and what is left
+// looks at the mark and is served by pages/nested_blocks.hpp, without a lock.
 //
 // Included by linux.cpp alone, in whose namespace these names come before libc's.
 #pragma once

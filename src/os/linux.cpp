@@ -50,10 +50,11 @@ std::uintptr_t auxiliary(Auxiliary which) {
 }
 
 std::size_t page_size() {
-  const std::uintptr_t known = auxiliaries[static_cast<unsigned>(Auxiliary::kPageSize)].value.load_relaxed();
+  const std::uintptr_t known =
+      auxiliaries[static_cast<unsigned>(Auxiliary::kPageSize)].value.load_relaxed();
   if (SPANALLOC_LIKELY(known != kNotAsked)) return known;
-  // Another library's getauxval, called from here, has come back for memory. No page is smaller, and what is
-  // mapped and unmapped by too small a one is rounded up by the kernel.
+  // Another library's getauxval, called from here, has come back for memory. No page is smaller,
+  // and what is mapped and unmapped by too small a one is rounded up by the kernel.
   if (in_kernel_call()) return 4 * kKiB;
   return auxiliary(Auxiliary::kPageSize);
 }
@@ -65,8 +66,9 @@ void* try_map(void* hint, std::size_t bytes, int protection, int flags) {
   return p == MAP_FAILED ? nullptr : p;
 }
 
-// By a hint, which the kernel follows where the range is free: whether it was is seen from the answer.
-// (MAP_FIXED_NOREPLACE, which says so itself, is a flag that filters of system calls may not know.)
+// By a hint, which the kernel follows where the range is free: whether it was is seen
+// from the answer. (MAP_FIXED_NOREPLACE, which says so itself, is a flag that filters of
+// system calls may not know.)
 Placed map_by_hint(char* address, std::size_t bytes, int protection, int flags) {
   void* got = try_map(address, bytes, protection, flags);
   if (got == nullptr) return Placed::kRefused;
@@ -80,9 +82,10 @@ std::size_t huge_page() {
   return page_size() * (page_size() / sizeof(std::uint64_t));
 }
 
-// Linux 6.7 to 6.12 place what is as large as a huge page by looking for room for one more, from the hint on;
-// so they pass by a hole that has just the size. But they do find it for all but the last huge page, and for
-// what is smaller than one as they are told. So it is tried in three parts, before it counts as taken.
+// Linux 6.7 to 6.12 place what is as large as a huge page by looking for room for one more, from
+// the hint on; so they pass by a hole that has just the size. But they do find it for all but the
+// last huge page, and for what is smaller than one as they are told. So it is tried in three parts,
+// before it counts as taken.
 Placed map_in_parts(char* address, std::size_t bytes, int protection, int flags) {
   const std::size_t half = huge_page() / 2;
   const std::size_t ends[] = {bytes - 2 * half, bytes - half, bytes};
@@ -109,15 +112,16 @@ Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) 
 // What was given back last: there may be room for as much again. (A hint: any thread's will do.)
 constinit Atomic<std::uintptr_t> released_last{0};
 
-// Where memory is so short that more than is needed is not granted: a bit below the place that the kernel
-// chooses for it, where mostly nothing is; or where something was given back last.
+// Where memory is so short that more than is needed is not granted: a bit below the place that the
+// kernel chooses for it, where mostly nothing is; or where something was given back last.
 void* map_aligned_exactly(std::size_t bytes, std::size_t alignment, int protection, int flags) {
   void* any = try_map(nullptr, bytes, protection, flags);
   if (any == nullptr || address_of(any) % alignment == 0) return any;
   munmap(any, bytes);
   for (const std::uintptr_t near : {address_of(any), released_last.load_relaxed()}) {
     void* place = pointer_to(align_down(near, alignment));
-    if (place != nullptr && map_exactly(place, bytes, protection, flags) == Placed::kYes) return place;
+    if (place != nullptr && map_exactly(place, bytes, protection, flags) == Placed::kYes)
+      return place;
   }
   return nullptr;
 }
@@ -183,7 +187,8 @@ void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
   // Nothing has to move to become smaller. (Linux would not; an emulator may.)
   if (new_bytes <= old_bytes) {
     const std::size_t rest = old_bytes - new_bytes;
-    return rest == 0 || munmap(static_cast<char*>(address) + new_bytes, rest) == 0 ? address : nullptr;
+    return rest == 0 || munmap(static_cast<char*>(address) + new_bytes, rest) == 0 ? address
+                                                                                   : nullptr;
   }
   // The flag that glibc's realloc passes, and no other.
   void* p = mremap(address, old_bytes, new_bytes, MREMAP_MAYMOVE);
@@ -192,12 +197,14 @@ void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
 
 namespace {
 
-// Some emulators answer that they have given pages back and keep their contents: asked once, on one page.
-// Where that cannot be asked (no memory is left, or all of it is locked) the kernel is believed.
+// Some emulators answer that they have given pages back and keep their contents: asked
+// once, on one page. Where that cannot be asked (no memory is left, or all of it is
+// locked) the kernel is believed.
 bool purged_pages_are_zero() {
   static constinit Atomic<int> known{0};  // any thread finds the same: no ordering needed
   if (known.load_relaxed() == 0) {
-    auto* page = static_cast<volatile char*>(try_map(nullptr, page_size(), PROT_READ | PROT_WRITE, 0));
+    auto* page =
+        static_cast<volatile char*>(try_map(nullptr, page_size(), PROT_READ | PROT_WRITE, 0));
     if (page == nullptr) return true;
     *page = 1;
     const bool gone = madvise(const_cast<char*>(page), page_size(), MADV_DONTNEED) == 0;
@@ -246,8 +253,8 @@ std::size_t resident_pages(void* address, std::size_t bytes) {
 
 bool memory_is_locked() {
   ErrnoGuard keep;
-  // The kernel tells MCL_FUTURE nowhere directly; a fresh mapping that is resident before it was touched
-  // does. MADV_DONTNEED answers EINVAL on a locked mapping, which costs no page.
+  // The kernel tells MCL_FUTURE nowhere directly; a fresh mapping that is resident before it was
+  // touched does. MADV_DONTNEED answers EINVAL on a locked mapping, which costs no page.
   void* probe = try_map(nullptr, page_size(), PROT_NONE, MAP_NORESERVE);
   if (probe == nullptr) return true;
   const bool locked = is_locked(probe);
@@ -281,14 +288,15 @@ namespace {
 
 void say_ignored(const char* name, const char* text, const char* want) {
   char line[256];
-  const int n =
-      snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want %s\n", name, text, want);
+  const int n = snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want %s\n",
+                         name, text, want);
   if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
 }
 
 }  // namespace
 
-std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high, std::uint64_t fallback) {
+std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high,
+                            std::uint64_t fallback) {
   const char* text = option(name);
   if (text == nullptr) return fallback;
   std::uint64_t value = 0;
@@ -305,8 +313,8 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
   return fallback;
 }
 
-unsigned option_choice(const char* name, const char* const* words, unsigned count, unsigned fallback,
-                       const char* want) {
+unsigned option_choice(const char* name, const char* const* words, unsigned count,
+                       unsigned fallback, const char* want) {
   const char* text = option(name);
   if (text == nullptr) return fallback;
   for (unsigned i = 0; i < count; ++i) {
@@ -338,31 +346,34 @@ struct KernelAction {
   std::uint64_t mask = 0;
 };
 
-// The frame of a report, for as long as the handler runs that it has called. Nobody tells us when a handler
-// is left by longjmp. Then what comes next writes over the frame's marks, or does not come as deep in the
-// stack as a signal's frame reaches, or the stack is gone. Or it is a frame that is deeper and has not
-// written where the marks are: then SIGABRT is not blocked any more, as it is while its handler runs, if
-// siglongjmp was used and the handler has not asked for SA_NODEFER. If none of these tells, the process ends
-// with the second report, without the handler. So it does
+// The frame of a report, for as long as the handler runs that it has called. Nobody tells us when a
+// handler is left by longjmp. Then what comes next writes over the frame's marks, or does not come
+// as deep in the stack as a signal's frame reaches, or the stack is gone. Or it is a frame that is
+// deeper and has not written where the marks are: then SIGABRT is not blocked any more, as it is
+// while its handler runs, if siglongjmp was used and the handler has not asked for SA_NODEFER. If
+// none of these tells, the process ends with the second report, without the handler. So it does
 //   - if the thread itself has blocked SIGABRT: siglongjmp brings that mask back;
-//   - with the ninth report in a row of which only the mask tells: ever deeper in a stack, or on stacks each
+//   - with the ninth report in a row of which only the mask tells: ever deeper in a stack, or on
+//   stacks each
 //     below the one before, of which none is used again.
-// A handler that lets SIGABRT through and comes back with a misuse looks the same, and must come to an end.
+// A handler that lets SIGABRT through and comes back with a misuse looks the same,
+// and must come to an end.
 class Report {
  public:
   Report() {
     for (std::uint64_t& mark : marks_) *const_cast<volatile std::uint64_t*>(&mark) = mark_of(&mark);
     newest_.frame = this;
-    // The stack for signals, if the thread has one. (While a handler is on it the kernel may say that there
-    // is none, with SS_AUTODISARM.)
+    // The stack for signals, if the thread has one. (While a handler is on it the kernel may say
+    // that there is none, with SS_AUTODISARM.)
     stack_t signals{};
-    const bool has_one =
-        system_call(SYS_sigaltstack, 0, argument(&signals), 0) == 0 && (signals.ss_flags & SS_DISABLE) == 0;
+    const bool has_one = system_call(SYS_sigaltstack, 0, argument(&signals), 0) == 0 &&
+                         (signals.ss_flags & SS_DISABLE) == 0;
     newest_.signals_at = has_one ? address_of(signals.ss_sp) : 0;
     newest_.signals_size = has_one ? signals.ss_size : 0;
     KernelAction action{};
-    newest_.blocks = system_call(SYS_rt_sigaction, SIGABRT, 0, argument(&action), sizeof action.mask) == 0 &&
-                     (action.flags & static_cast<unsigned long>(SA_NODEFER)) == 0;
+    newest_.blocks =
+        system_call(SYS_rt_sigaction, SIGABRT, 0, argument(&action), sizeof action.mask) == 0 &&
+        (action.flags & static_cast<unsigned long>(SA_NODEFER)) == 0;
   }
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
@@ -382,7 +393,8 @@ class Report {
   static constexpr std::size_t kMarks = 128;
   static constexpr unsigned kMostLetThrough = 8;
 
-  // As far as stack and marks tell: the newest report's frame stands, and the thread has gone on below it.
+  // As far as stack and marks tell: the newest report's frame stands, and the
+  // thread has gone on below it.
   static bool is_below_newest() {
     const Report* const report = newest_.frame;
     const std::uintptr_t here = address_of(__builtin_frame_address(0));
@@ -402,10 +414,13 @@ class Report {
     const Report* frame;
     std::uintptr_t signals_at;
     std::size_t signals_size;
-    unsigned let_through;  // reports in a row of which the mask alone has told that they are not in it
-    bool blocks;           // the handler, as it runs, SIGABRT
+    // Reports in a row of which the mask alone has told that they are not in it
+    unsigned let_through;
+    bool blocks;  // the handler, as it runs, SIGABRT
 
-    bool has_for_signals(std::uintptr_t address) const { return address - signals_at < signals_size; }
+    bool has_for_signals(std::uintptr_t address) const {
+      return address - signals_at < signals_size;
+    }
   };
 
   static std::uint64_t mark_of(const std::uint64_t* place) {
@@ -434,13 +449,16 @@ class Report {
   for (;;) {
     system_call(SYS_rt_sigaction, SIGABRT, argument(&action), 0, sizeof signals);
     system_call(SYS_rt_sigprocmask, SIG_UNBLOCK, argument(&signals), 0, sizeof signals);
-    system_call(SYS_tgkill, system_call(SYS_getpid, 0, 0, 0), system_call(SYS_gettid, 0, 0, 0), SIGABRT);
+    system_call(SYS_tgkill, system_call(SYS_getpid, 0, 0, 0), system_call(SYS_gettid, 0, 0, 0),
+                SIGABRT);
   }
 }
 
 [[noreturn, gnu::noinline]] void report(const char* line, int length, std::size_t most) {
-  // In a kernel call what the locks guard may be half changed; there the thread is served without any.
-  if (auto* let_go = let_go_of_locks.load_acquire(); let_go != nullptr && !in_kernel_call()) let_go();
+  // In a kernel call what the locks guard may be half changed; there the
+  // thread is served without any.
+  if (auto* let_go = let_go_of_locks.load_acquire(); let_go != nullptr && !in_kernel_call())
+    let_go();
   if (length > 0) write_text(2, line, min_of(static_cast<std::size_t>(length), most - 1));
   if (Report::is_in_handler()) end_by_default_action();
   const Report this_one;
@@ -469,9 +487,10 @@ namespace spanalloc {
 
 void assertion_failed(const char* condition, const char* file, int line) {
   char line_text[512];
-  const int n = snprintf(line_text, sizeof line_text, "spanalloc: assertion failed: %s (%s:%d)\n", condition,
-                         file, line);
-  if (n > 0) os::write_text(2, line_text, min_of(static_cast<std::size_t>(n), sizeof line_text - 1));
+  const int n = snprintf(line_text, sizeof line_text, "spanalloc: assertion failed: %s (%s:%d)\n",
+                         condition, file, line);
+  if (n > 0)
+    os::write_text(2, line_text, min_of(static_cast<std::size_t>(n), sizeof line_text - 1));
   abort();
 }
 

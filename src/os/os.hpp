@@ -1,9 +1,9 @@
-// The contract with the kernel. Nothing outside os/ does a system call. (linux.cpp: memory, options,
-// messages; asked.cpp; clock.cpp.)
+// The contract with the kernel. Nothing outside os/ does a system call. (linux.cpp: memory,
+// options, messages; asked.cpp; clock.cpp.)
 //
-// Every function may be called by any thread at any time, also before main and in a fork's child. None
-// allocates, none is a cancellation point (they run under locks that no unwinding releases), none changes
-// errno (a failing kernel call is an ordinary event that is told by the result).
+// Every function may be called by any thread at any time, also before main and in a fork's child.
+// None allocates, none is a cancellation point (they run under locks that no unwinding releases),
+// none changes errno (a failing kernel call is an ordinary event that is told by the result).
 #pragma once
 
 #include <cstddef>
@@ -18,31 +18,33 @@ std::size_t page_size();
 
 /// Address space only: PROT_NONE, not charged, `alignment` a power of two. nullptr when refused.
 void* reserve(std::size_t bytes, std::size_t alignment);
-/// Makes a reserved range readable and writable; fresh pages are zero. False when the kernel refuses.
+/// Makes a reserved range readable and writable; fresh pages are zero. False
+/// when the kernel refuses.
 bool open(void* address, std::size_t bytes);
 /// What became of a mapping that must lie at one address.
 enum class Placed { kYes, kTaken, kRefused };
-/// Maps [address, address + bytes) readable and writable if nothing is mapped there. Of nullptr nothing is
-/// kept: kTaken means that as much would be granted elsewhere.
+/// Maps [address, address + bytes) readable and writable if nothing is mapped there. Of nullptr
+/// nothing is kept: kTaken means that as much would be granted elsewhere.
 Placed open_at(void* address, std::size_t bytes);
 /// The same as address space only.
 Placed reserve_at(void* address, std::size_t bytes);
-/// Makes an open range address space only again: pages and charge are gone. False when the kernel refuses.
+/// Makes an open range address space only again: pages and charge are gone. False
+/// when the kernel refuses.
 bool close(void* address, std::size_t bytes);
-/// Gives address space back for good. False: refused, the range is as it was (a hole in a mapping makes two
-/// of one, and a process may have vm.max_map_count of them).
+/// Gives address space back for good. False: refused, the range is as it was (a hole in a mapping
+/// makes two of one, and a process may have vm.max_map_count of them).
 bool release(void* address, std::size_t bytes);
 
 /// A readable and writable zeroed mapping of its own. nullptr when refused.
 void* map(std::size_t bytes, std::size_t alignment);
-/// Makes a mapping larger, at a place that the kernel chooses when it cannot grow where it is, or smaller
-/// where it is; what is behind the old end reads as zero. So can any open range be: then nothing is mapped at
-/// its old place any more. nullptr when refused (it is not one mapping, or memory is out): nothing has
-/// changed.
+/// Makes a mapping larger, at a place that the kernel chooses when it cannot grow where it is, or
+/// smaller where it is; what is behind the old end reads as zero. So can any open range be: then
+/// nothing is mapped at its old place any more. nullptr when refused (it is not one mapping, or
+/// memory is out): nothing has changed.
 void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes);
 
-/// Returns the physical pages of an open range; true only if the range now reads as zero. False (for
-/// instance under mlockall) leaves the old bytes in place.
+/// Returns the physical pages of an open range; true only if the range now reads as zero. False
+/// (for instance under mlockall) leaves the old bytes in place.
 bool purge(void* address, std::size_t bytes);
 /// Whether the kernel would grant a mapping of this size now.
 bool would_grant(std::size_t bytes);
@@ -51,29 +53,31 @@ void forbid_huge_pages(void* address, std::size_t bytes);
 void prefer_huge_pages(void* address, std::size_t bytes);
 /// Whether the word at this address can be read.
 bool can_be_read(const std::uint32_t* word);
-/// Pages of these that are in memory; 0 where the kernel does not tell. By an option only: no call of libc's
-/// malloc.
+/// Pages of these that are in memory; 0 where the kernel does not tell. By an option only:
+/// no call of libc's malloc.
 std::size_t resident_pages(void* address, std::size_t bytes);
 
-/// True when every new page of this process is locked and so made resident at once (mlockall(MCL_FUTURE)).
+/// True when every new page of this process is locked and so made resident at
+/// once (mlockall(MCL_FUTURE)).
 bool memory_is_locked();
-/// True when the mapping of this reserved, unopened page is locked (mlockall(MCL_CURRENT)): opening it would
-/// make it resident at once.
+/// True when the mapping of this reserved, unopened page is locked (mlockall(MCL_CURRENT)): opening
+/// it would make it resident at once.
 bool is_locked(void* page);
 
-// --- What the kernel is asked once -------------------------------------------------------------------------
+// --- What the kernel is asked once ---------------------------------------------------------------
 //
-// After main begins only those system calls are made that libc's own malloc makes: a filter may stand, and
-// end the process for any other one. So what is only asked is asked before, by start(), or by what needs it
-// first. None of it goes through a function that another library may have put its own in the place of, but
-// for getauxval, which may be one that allocates, as those that map memory may (kernel_call.hpp).
+// After main begins only those system calls are made that libc's own malloc makes: a filter may
+// stand, and end the process for any other one. So what is only asked is asked before, by start(),
+// or by what needs it first. None of it goes through a function that another library may have put
+// its own in the place of, but for getauxval, which may be one that allocates, as those that map
+// memory may (kernel_call.hpp).
 
 /// Asks all of it. From the library's constructor, before or after the first allocation.
 void start();
 /// Asks anew what may change while a process runs: limits, and CPUs. For tests.
 void ask();
-/// The limit on address space that stood then, in bytes; SIZE_MAX: none. One that is set later is met by
-/// being refused.
+/// The limit on address space that stood then, in bytes; SIZE_MAX: none. One that is set later
+/// is met by being refused.
 std::size_t address_space_limit();
 /// The smaller one of the limits on address space and on data that stood then.
 std::size_t memory_limit();
@@ -82,30 +86,32 @@ inline bool has_memory_limit() {
 }
 /// It has turned out that it does not stand any more.
 void forget_memory_limit();
-/// Number of CPUs the process might run on then, at least 1; or what SPANALLOC_CPUS said then (simulated
-/// machines).
+/// Number of CPUs the process might run on then, at least 1; or what SPANALLOC_CPUS said
+/// then (simulated machines).
 unsigned cpu_count();
-/// CPUs that the machine might ever have are numbered below this, as far as the kernel said then: so long are
-/// its sets of CPUs.
+/// CPUs that the machine might ever have are numbered below this, as far as the kernel said then:
+/// so long are its sets of CPUs.
 unsigned cpu_numbers();
-/// A random number that nobody can foretell who does not know the secret that was drawn then. In a fork's
-/// child others follow than in its parent and its siblings. (In a child of which no handlers of forks are
-/// told: from Linux 4.14 on.) With SPANALLOC_SEED the next one of a sequence that this number decides.
+/// A random number that nobody can foretell who does not know the secret that was drawn then. In a
+/// fork's child others follow than in its parent and its siblings. (In a child of which no
+/// handlers of forks are told: from Linux 4.14 on.) With SPANALLOC_SEED the next one of a sequence
+/// that this number decides.
 std::uint64_t random_bits();
 
-// --- What is no system call --------------------------------------------------------------------------------
+// --- What is no system call ----------------------------------------------------------------------
 
-/// The number of the CPU that the calling thread runs on, or just did. It may be cpu_count() or more: that
-/// one counts the CPUs that the process may use, whatever numbers these have. Where neither libc nor a
-/// function that the kernel has mapped tells (vdso.hpp) each thread has a number of its own.
+/// The number of the CPU that the calling thread runs on, or just did. It may be cpu_count()
+/// or more: that one counts the CPUs that the process may use, whatever numbers these have.
+/// Where neither libc nor a function that the kernel has mapped tells (vdso.hpp) each thread
+/// has a number of its own.
 unsigned current_cpu();
-/// Milliseconds of a coarse monotonic clock, by a function that the kernel has mapped. Where it has mapped
-/// none (some emulators and sandboxes), or with SPANALLOC_CLOCK=counted, time passes by events: each 16th
-/// call, by any thread, is a millisecond, and so is each that sleep_ms() sleeps. With SPANALLOC_CLOCK=still
-/// it stands still.
+/// Milliseconds of a coarse monotonic clock, by a function that the kernel has mapped. Where it has
+/// mapped none (some emulators and sandboxes), or with SPANALLOC_CLOCK=counted, time passes by
+/// events: each 16th call, by any thread, is a millisecond, and so is each that sleep_ms() sleeps.
+/// With SPANALLOC_CLOCK=still it stands still.
 std::uint64_t now_ms();
-/// An address that no two living threads share, and even; the same before and after a fork, in the thread
-/// that forks.
+/// An address that no two living threads share, and even; the same before and after a fork,
+/// in the thread that forks.
 #ifdef SPANALLOC_ATOMIC_BACKEND
 const void* thread_id();  // models have threads of their own
 #else
@@ -115,8 +121,9 @@ inline const void* thread_id() {
 }
 #endif
 
-/// True while the calling thread is in one of these functions, in what another library has put in the place
-/// of libc's mmap or the like: the thread may hold locks of ours, and its structures may be half changed.
+/// True while the calling thread is in one of these functions, in what another library has put
+/// in the place of libc's mmap or the like: the thread may hold locks of ours, and its
+/// structures may be half changed.
 #ifdef SPANALLOC_ATOMIC_BACKEND
 inline constexpr bool kHasKernelCalls = false;  // models have none
 inline bool in_kernel_call() {
@@ -132,8 +139,9 @@ inline bool in_kernel_call() {
 struct alignas(16) HiddenThread {
   unsigned char room[1024];
 };
-/// A library that replaces malloc defines both: what its thread has at hand is put aside until show_thread(),
-/// so that no short path finds anything. Elsewhere nobody is served in a kernel call, and there is none.
+/// A library that replaces malloc defines both: what its thread has at hand is put aside until
+/// show_thread(), so that no short path finds anything. Elsewhere nobody is served in a kernel
+/// call, and there is none.
 [[gnu::weak]] void hide_thread(HiddenThread& room) noexcept;
 [[gnu::weak]] void show_thread(const HiddenThread& room) noexcept;
 
@@ -142,25 +150,26 @@ void* map_unheard(std::size_t bytes, std::size_t alignment);
 
 /// Before a fork, in the thread that forks.
 void before_fork();
-/// In that thread, before or after the fork: whether this is the child, and enter_child() has not been
-/// called. (Not so in a child of vfork, which shares its parent's memory.)
+/// In that thread, before or after the fork: whether this is the child, and enter_child() has not
+/// been called. (Not so in a child of vfork, which shares its parent's memory.)
 bool is_new_child();
 /// In a fork's child, once.
 void enter_child();
-/// Whether the kernel itself shows that a process is a fork's child: then one that is never told of it draws
-/// numbers of its own all the same. Not so on kernels older than Linux 4.14 and on emulators without a vDSO.
+/// Whether the kernel itself shows that a process is a fork's child: then one that is never told of
+/// it draws numbers of its own all the same. Not so on kernels older than Linux 4.14 and on
+/// emulators without a vDSO.
 bool children_show_themselves();
-/// Whether memory has come down from another process by a fork. (Where the kernel does not show it: and
-/// enter_child() was called.)
+/// Whether memory has come down from another process by a fork. (Where the kernel does not show it:
+/// and enter_child() was called.)
 bool is_forks_child();
 
-// --- Waiting -----------------------------------------------------------------------------------------------
+// --- Waiting -------------------------------------------------------------------------------------
 //
-// By futexes, with a time-out: sched_yield and nanosleep are no calls of libc's malloc. A time-out ends later
-// by the thread's timer slack, 50 us unless the program has changed it.
+// By futexes, with a time-out: sched_yield and nanosleep are no calls of libc's malloc. A time-out
+// ends later by the thread's timer slack, 50 us unless the program has changed it.
 
-/// Sleeps until somebody wakes it, for `ns` at most, if the word there is `seen` (by its lower half). No
-/// cancellation point; nor are the others.
+/// Sleeps until somebody wakes it, for `ns` at most, if the word there is `seen` (by its lower
+/// half). No cancellation point; nor are the others.
 void sleep_while(const void* word, std::uint64_t seen, std::uint64_t ns);
 /// Wakes one of those that sleep there. False: nobody did. (The memory need not be there any more.)
 bool wake_one(const void* word);
@@ -176,18 +185,19 @@ void sleep_ms(std::uint64_t ms);
 
 /// Value of the environment option SPANALLOC_<name>; nullptr if unset, or in a set-user-id program.
 const char* option(const char* name);
-/// The same as an unsigned number within [low, high]. Unset: `fallback`. Malformed or out of range: one
-/// warning line on stderr and `fallback`.
-std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high, std::uint64_t fallback);
-/// Which of `count` words it is. Unset: `fallback`. Another word: one warning line on stderr, which ends with
-/// `want`, and `fallback`.
-unsigned option_choice(const char* name, const char* const* words, unsigned count, unsigned fallback,
-                       const char* want);
+/// The same as an unsigned number within [low, high]. Unset: `fallback`. Malformed or out of range:
+/// one warning line on stderr and `fallback`.
+std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high,
+                            std::uint64_t fallback);
+/// Which of `count` words it is. Unset: `fallback`. Another word: one warning line on stderr, which
+/// ends with `want`, and `fallback`.
+unsigned option_choice(const char* name, const char* const* words, unsigned count,
+                       unsigned fallback, const char* want);
 
-/// Writes "spanalloc: <what> <address>" to stderr in one line and aborts. A handler of SIGABRT may do with
-/// the heap what it likes: whoever calls this has taken what is damaged out of use, and what the thread holds
-/// it is made to let go of first (before_fatal()). If a handler that this has called is still running in this
-/// thread, it is the process's end, by SIGABRT's default action.
+/// Writes "spanalloc: <what> <address>" to stderr in one line and aborts. A handler of SIGABRT may
+/// do with the heap what it likes: whoever calls this has taken what is damaged out of use, and
+/// what the thread holds it is made to let go of first (before_fatal()). If a handler that this has
+/// called is still running in this thread, it is the process's end, by SIGABRT's default action.
 [[noreturn]] void fatal(const char* what, const void* address);
 [[noreturn]] void fatal(const char* what);
 /// What has the calling thread let go of all locks.

@@ -1,5 +1,5 @@
-// What must not go through a function that another library may have put in libc's place: memory for a thread
-// that is in such a function already.
+// What must not go through a function that another library may have put in libc's place: memory for
+// a thread that is in such a function already.
 #include <sys/mman.h>
 
 #include <cstdint>

@@ -1,13 +1,15 @@
-// Restartable sequences: a few instructions that a thread runs on one CPU without being preempted in between,
-// or begins anew. If the kernel takes the CPU from a thread inside of one, moves it to another CPU, or
-// delivers a signal to it, it goes on at the sequence's exit, and the sequence has done nothing that counts:
-// what counts is its last instruction.
+// Restartable sequences: a few instructions that a thread runs on one CPU without being preempted
+// in between, or begins anew. If the kernel takes the CPU from a thread inside of one, moves it to
+// another CPU, or delivers a signal to it, it goes on at the sequence's exit, and the sequence has
+// done nothing that counts: what counts is its last instruction.
 //
-// The kernel must know the thread. libc registers each (glibc 2.35 and later), and says where its area is. Of
-// that area the kernel owns everything but `sequence`, which the thread points to what it is about to run.
+// The kernel must know the thread. libc registers each (glibc 2.35 and later), and says where its
+// area is. Of that area the kernel owns everything but `sequence`, which the thread points to
+// what it is about to run.
 //
-// What a sequence excludes is the threads that come to the same CPU. Those of other CPUs go on beside it: so
-// the last instruction of those here is an atomic compare-and-swap of a word that the others change, too.
+// What a sequence excludes is the threads that come to the same CPU. Those of other CPUs go on
+// beside it: so the last instruction of those here is an atomic compare-and-swap of a word
+// that the others change, too.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +27,8 @@
 #endif
 #endif
 
-// Not there before glibc 2.35, nor in other C libraries. The offset is from the thread pointer; the size is 0
-// where the kernel refused, or a setting forbids.
+// Not there before glibc 2.35, nor in other C libraries. The offset is from the thread pointer; the
+// size is 0 where the kernel refused, or a setting forbids.
 extern "C" {
 [[gnu::weak]] extern const std::ptrdiff_t __rseq_offset;
 [[gnu::weak]] extern const unsigned int __rseq_size;
@@ -35,32 +37,35 @@ extern "C" {
 
 namespace spanalloc::os {
 
-// Thread sanitizer sees no access of an assembler's instruction, and no order between threads of one CPU.
+// Thread sanitizer sees no access of an assembler's instruction, and no order
+// between threads of one CPU.
 #if defined(__x86_64__) && !defined(SPANALLOC_HAS_TSAN)
 inline constexpr bool kHasSequences = true;
 #else
 inline constexpr bool kHasSequences = false;
 #endif
 
-/// What the kernel and a thread have together (its struct rseq, as far as it was from the beginning).
+/// What the kernel and a thread have together (its struct rseq, as far as it
+/// was from the beginning).
 struct SequenceArea {
   std::uint32_t cpu_id_start;
-  std::uint32_t cpu_id;    // where the thread runs, whenever it looks; no CPU's: the kernel does not know it
+  // Where the thread runs, whenever it looks; no CPU's: the kernel does not know it
+  std::uint32_t cpu_id;
   std::uint64_t sequence;  // the descriptor of the one that it is in, or was last; 0: none
 };
 
 /// Whether libc has registered this process's threads.
 inline bool has_sequences() {
-  return kHasSequences && &__rseq_size != nullptr && &__rseq_offset != nullptr && &__rseq_flags != nullptr &&
-         __rseq_size >= sizeof(SequenceArea) && __rseq_flags == 0;
+  return kHasSequences && &__rseq_size != nullptr && &__rseq_offset != nullptr &&
+         &__rseq_flags != nullptr && __rseq_size >= sizeof(SequenceArea) && __rseq_flags == 0;
 }
 /// The calling thread's. Where there are sequences.
 inline volatile SequenceArea& sequence_area() {
   return *reinterpret_cast<volatile SequenceArea*>(static_cast<char*>(__builtin_thread_pointer()) +
                                                    __rseq_offset);
 }
-/// The CPU that the thread with this area runs on at the moment of the look; no CPU's number: it has no
-/// sequences.
+/// The CPU that the thread with this area runs on at the moment of the look; no CPU's
+/// number: it has no sequences.
 inline unsigned sequence_cpu(const volatile SequenceArea& area) {
   return area.cpu_id;
 }
@@ -73,17 +78,20 @@ struct TwoWords {
 
 #if defined(__x86_64__)
 
-// Around a sequence's instructions, which begin at 1 and end behind the one that counts, at 2. Its descriptor
-// (3): version, flags, begin, length, where the kernel sends a thread that it has stopped in there. That (4)
-// is behind the signature that libc has told the kernel, and out of line. The zero flag, set, says that the
-// last instruction was run and found the word as it was: an address is never zero.
+// Around a sequence's instructions, which begin at 1 and end behind the one that counts, at 2. Its
+// descriptor (3): version, flags, begin, length, where the kernel sends a thread that it has
+// stopped in there. That (4) is behind the signature that libc has told the kernel, and out of
+// line. The zero flag, set, says that the last instruction was run and found the word as it was:
+// an address is never zero.
 //
-// (`asm inline`: or the compiler takes its lines for as many instructions when it decides what to inline.)
+// (`asm inline`: or the compiler takes its lines for as many instructions when it
+// decides what to inline.)
 //
-// The area is cleared behind it, so that the kernel reads no descriptor of a library that has been closed.
+// The area is cleared behind it, so that the kernel reads no descriptor of a
+// library that has been closed.
 //
-// No unwind information covers 4, as it lies in no function: a backtrace by a handler whose signal came
-// inside of a sequence ends there.
+// No unwind information covers 4, as it lies in no function: a backtrace by a handler whose signal
+// came inside of a sequence ends there.
 #define SPANALLOC_SEQUENCE_BEGIN                              \
   ".pushsection .data.rel.ro.spanalloc,\"aw?\",@progbits\n"   \
   ".balign 32\n"                                              \
@@ -107,11 +115,12 @@ struct TwoWords {
   "2:\n"                                  \
   "5: movq $0, 8(%[area])\n"
 
-/// In the calling thread, whose area it is: if it runs on `cpu`, and `word` is `seen`, both looked at inside
-/// of the sequence: writes to `place`; then makes the word, if it is `seen` still, `desired`. False: the word
-/// was left alone. (The place may have been written to.)
-[[gnu::always_inline]] inline bool write_and_swap(volatile SequenceArea& area, unsigned cpu, void* word,
-                                                  std::uint64_t seen, std::uint64_t desired, void* place,
+/// In the calling thread, whose area it is: if it runs on `cpu`, and `word` is `seen`, both looked
+/// at inside of the sequence: writes to `place`; then makes the word, if it is `seen` still,
+/// `desired`. False: the word was left alone. (The place may have been written to.)
+[[gnu::always_inline]] inline bool write_and_swap(volatile SequenceArea& area, unsigned cpu,
+                                                  void* word, std::uint64_t seen,
+                                                  std::uint64_t desired, void* place,
                                                   TwoWords value) {
   bool done;
   std::uint64_t scratch;
@@ -126,8 +135,9 @@ struct TwoWords {
 }
 
 /// The same, but reads from `place`. False: the word was left alone, and the value is nothing.
-[[gnu::always_inline]] inline bool read_and_swap(volatile SequenceArea& area, unsigned cpu, void* word,
-                                                 std::uint64_t seen, std::uint64_t desired, const void* place,
+[[gnu::always_inline]] inline bool read_and_swap(volatile SequenceArea& area, unsigned cpu,
+                                                 void* word, std::uint64_t seen,
+                                                 std::uint64_t desired, const void* place,
                                                  TwoWords& value) {
   bool done;
   std::uint64_t first;
@@ -137,7 +147,8 @@ struct TwoWords {
       "movq (%[place]), %[first]\n"
       "movq 8(%[place]), %[second]\n" SPANALLOC_SEQUENCE_END
       : "=@ccz"(done), [first] "=&r"(first), [second] "=&r"(second), [seen] "+a"(seen)
-      : [area] "r"(&area), [cpu] "r"(cpu), [word] "r"(word), [desired] "r"(desired), [place] "r"(place)
+      : [area] "r"(&area), [cpu] "r"(cpu), [word] "r"(word), [desired] "r"(desired),
+        [place] "r"(place)
       : "memory");
   value = {first, second};
   return done;
@@ -148,12 +159,12 @@ struct TwoWords {
 
 #else
 // Never called.
-inline bool write_and_swap(volatile SequenceArea&, unsigned, void*, std::uint64_t, std::uint64_t, void*,
-                           TwoWords) {
+inline bool write_and_swap(volatile SequenceArea&, unsigned, void*, std::uint64_t, std::uint64_t,
+                           void*, TwoWords) {
   return false;
 }
-inline bool read_and_swap(volatile SequenceArea&, unsigned, void*, std::uint64_t, std::uint64_t, const void*,
-                          TwoWords&) {
+inline bool read_and_swap(volatile SequenceArea&, unsigned, void*, std::uint64_t, std::uint64_t,
+                          const void*, TwoWords&) {
   return false;
 }
 #endif

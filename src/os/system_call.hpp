@@ -1,7 +1,8 @@
-// System calls that go through no function of libc's. Another library may have put its own in the place of
-// any function that is exported, `syscall` included; and what it does there may allocate. So what only asks,
-// waits or tells goes to the kernel itself. (What gives memory, takes it back or moves it does go through
-// libc: who keeps registrations of memory with a network card watches these functions.)
+// System calls that go through no function of libc's. Another library may have put its own in the
+// place of any function that is exported, `syscall` included; and what it does there may
+// allocate. So what only asks, waits or tells goes to the kernel itself. (What gives memory,
+// takes it back or moves it does go through libc: who keeps registrations of memory with a
+// network card watches these functions.)
 #pragma once
 
 #include <sys/syscall.h>
@@ -28,7 +29,10 @@ inline long system_call(long number, long a, long b, long c, long d = 0, long e 
   register long x3 asm("x3") = d;
   register long x4 asm("x4") = e;
   register long x5 asm("x5") = f;
-  asm volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+  asm volatile("svc #0"
+               : "+r"(x0)
+               : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+               : "memory");
   return x0;
 #else
 #error "how this machine calls its kernel stands here"

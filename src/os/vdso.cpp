@@ -20,7 +20,8 @@ struct Tables {
   const std::uint32_t* gnu_hash = nullptr;  // older ones not this
 };
 
-// A symbol table does not tell its own length. A hash table does: the old one has as many chain entries;
+// A symbol table does not tell its own length. A hash table does: the old one
+// has as many chain entries;
 std::size_t symbols_by_hash(const std::uint32_t* hash) {
   return hash[1];
 }
@@ -56,7 +57,8 @@ const void* function_in(const void* image, const char* name) {
       shift = base + segment[i].p_offset - segment[i].p_vaddr;
       loaded = true;
     }
-    if (segment[i].p_type == PT_DYNAMIC) dynamic = pointer_to<const Elf64_Dyn>(base + segment[i].p_offset);
+    if (segment[i].p_type == PT_DYNAMIC)
+      dynamic = pointer_to<const Elf64_Dyn>(base + segment[i].p_offset);
   }
   if (!loaded || dynamic == nullptr) return nullptr;
   Tables tables;
@@ -77,7 +79,8 @@ const void* function_in(const void* image, const char* name) {
   // There are a dozen, and each is looked for once: no need to hash.
   for (std::size_t i = 0; i < count; ++i) {
     const Elf64_Sym& symbol = tables.symbols[i];
-    const bool is_function = ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx != SHN_UNDEF;
+    const bool is_function =
+        ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx != SHN_UNDEF;
     if (is_function && strcmp(tables.names + symbol.st_name, name) == 0) {
       return pointer_to<const void>(shift + symbol.st_value);
     }

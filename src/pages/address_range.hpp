@@ -1,21 +1,25 @@
 // One contiguous range of address space, opened from its beginning on.
 //
 // There are two ways to claim it:
-//  - placed: only an address is chosen, at random, far from where the kernel places mappings. Each step maps
-//    exactly what it opens. A step that meets a foreign mapping is halved until it ends before that; then the
-//    range skips what lies in the way, at least one slice. A guard page of ours stands before what is open,
-//    and one behind it.
-//  - reserved: PROT_NONE over the whole range (2^kMaxBits bytes, half as many after each refusal). Costs no
+//  - placed: only an address is chosen, at random, far from where the kernel places mappings. Each
+//  step maps
+//    exactly what it opens. A step that meets a foreign mapping is halved until it ends before
+//    that; then the range skips what lies in the way, at least one slice. A guard page of ours
+//    stands before what is open, and one behind it.
+//  - reserved: PROT_NONE over the whole range (2^kMaxBits bytes, half as many after each refusal).
+//  Costs no
 //    memory and is not charged. Opening is mprotect, so neighbouring steps merge into one mapping.
-// kClaim says which is tried first. A range is placed if RLIMIT_AS was set at the start (a reservation would
-// use up the limit) or every reservation was refused; and it is reserved if no place was found.
+// kClaim says which is tried first. A range is placed if RLIMIT_AS was set at the start
+// (a reservation would use up the limit) or every reservation was refused; and it is
+// reserved if no place was found.
 //
-// The first step opens what was asked for. Then steps double up to kMaxStep, or under a limit to a sixteenth
-// of that. A refused step is tried again with exactly what is needed (strict overcommit charges the whole
-// step). Under mlockall(MCL_FUTURE), where opened memory is resident at once, only what is used is opened.
+// The first step opens what was asked for. Then steps double up to kMaxStep, or under a limit to a
+// sixteenth of that. A refused step is tried again with exactly what is needed (strict overcommit
+// charges the whole step). Under mlockall(MCL_FUTURE), where opened memory is resident at once,
+// only what is used is opened.
 //
-// The range is counted in slices; slice 0 is never opened. Not synchronised: the owner's lock gives access;
-// base() and capacity() are constant after start().
+// The range is counted in slices; slice 0 is never opened. Not synchronised: the owner's lock gives
+// access; base() and capacity() are constant after start().
 #pragma once
 
 #include <cstddef>
@@ -43,8 +47,9 @@ struct ArenaStatistics {
   std::size_t lost_bytes = 0;  ///< addresses where foreign mappings stand
 };
 
-/// kLimitSlackBits: if there is a limit on address space where a reservation was to be made, the range is
-/// 2^this times the limit. For callers that unmap parts of what they get: only what is mapped counts.
+/// kLimitSlackBits: if there is a limit on address space where a reservation was to be
+/// made, the range is 2^this times the limit. For callers that unmap parts of what they
+/// get: only what is mapped counts.
 template <unsigned kSliceBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
           Claim kClaim = Claim::kReserve, class Calls = PageCalls>
 class AddressRange {
@@ -83,9 +88,9 @@ class AddressRange {
 
   enum class OpenResult { kOpened, kRefused, kSkipped };
 
-  /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of them: call it
-  /// again for the rest. kSkipped: nothing was opened, for a mapping lay at slice opened(). Now opened() is
-  /// behind it, or behind a part of it; skipped slices are not ours.
+  /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of
+  /// them: call it again for the rest. kSkipped: nothing was opened, for a mapping lay at slice
+  /// opened(). Now opened() is behind it, or behind a part of it; skipped slices are not ours.
   SPANALLOC_COLD OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
     if (end > capacity_) return OpenResult::kRefused;
@@ -120,8 +125,8 @@ class AddressRange {
   /// Whether there is a limit that did not stand at the start.
   void set_limited(bool limited) { limited_ = limited; }
 
-  /// Continues at slice `end`, unless opened() is behind it. Slices before it are never opened. False: the
-  /// capacity ends there.
+  /// Continues at slice `end`, unless opened() is behind it. Slices before it are never opened.
+  /// False: the capacity ends there.
   bool skip_to(std::size_t end) {
     if (end >= capacity_) return false;
     if (end > opened()) {
@@ -131,8 +136,9 @@ class AddressRange {
     return true;
   }
 
-  /// Decommits open slices. After recommit() they are zero. False: refused, nothing has changed. In a placed
-  /// range they are unmapped: somebody else may map there, and then they cannot be recommitted.
+  /// Decommits open slices. After recommit() they are zero. False: refused, nothing has
+  /// changed. In a placed range they are unmapped: somebody else may map there, and then
+  /// they cannot be recommitted.
   bool decommit(std::size_t first, std::size_t count) {
     if (reserved_) return Calls::close(address(first), count * kSlice);
     return Calls::release(address(first), count * kSlice);
@@ -156,17 +162,18 @@ class AddressRange {
     return placed;
   }
 
-  /// Maps fresh pages, which are zero, where nothing is mapped any more because the owner has moved the old
-  /// ones. kTaken: somebody else has mapped there first.
+  /// Maps fresh pages, which are zero, where nothing is mapped any more because the owner has moved
+  /// the old ones. kTaken: somebody else has mapped there first.
   os::Placed map_anew(std::size_t first, std::size_t count) {
     const os::Placed placed = Calls::open_at(address(first), count * kSlice);
     if (placed == os::Placed::kYes) advise(address(first), count * kSlice);
     return placed;
   }
 
-  /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of a
-  /// placed range only what is still ours: the first left_of(slice) bytes (whole pages) of each opened slice,
-  /// fewer than a slice has where the owner has decommitted or unmapped some.
+  /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may
+  /// follow. Of a placed range only what is still ours: the first left_of(slice) bytes
+  /// (whole pages) of each opened slice, fewer than a slice has where the owner has
+  /// decommitted or unmapped some.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
     if (reserved_) {
@@ -202,16 +209,20 @@ class AddressRange {
     Calls::forbid_huge_pages(address, bytes);
   }
 
-  /// Whether memory that is opened would be resident at once. (The page before slice 1 is ours from the start
-  /// on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
+  /// Whether memory that is opened would be resident at once. (The page before slice 1
+  /// is ours from the start on and never opened: it tells whether mlockall(MCL_CURRENT)
+  /// has locked what is there.)
   bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
 
-  /// False: the kernel calls all mapped pages resident. (The page before slice 1 has never been touched.)
+  /// False: the kernel calls all mapped pages resident. (The page before slice 1
+  /// has never been touched.)
   bool kernel_tells_resident_pages() const {
     return Calls::resident_pages(guard_before(1), os::page_size()) == 0;
   }
 
-  void* address(std::size_t slice) const { return pointer_to(base_.load_relaxed() + (slice << kSliceBits)); }
+  void* address(std::size_t slice) const {
+    return pointer_to(base_.load_relaxed() + (slice << kSliceBits));
+  }
 
  private:
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
@@ -223,12 +234,13 @@ class AddressRange {
     base_.store_release(base);  // release: start() may have been called by another thread
   }
 
-  // Advice by SPANALLOC_THP is given wherever memory is opened; advice by the arena's kind only with the
-  // reservation, before main: afterwards a filter of system calls may not know the call.
+  // Advice by SPANALLOC_THP is given wherever memory is opened; advice by the arena's kind only
+  // with the reservation, before main: afterwards a filter of system calls may not know the call.
   void advise(void* address, std::size_t bytes) {
     constexpr bool kAsked = kHugePages == HugePages::kAsked;
     const bool at_start = !started();
-    if ((kHugePages == HugePages::kForbid && at_start) || (kAsked && huge_page_use_ == HugePageUse::kNever)) {
+    if ((kHugePages == HugePages::kForbid && at_start) ||
+        (kAsked && huge_page_use_ == HugePageUse::kNever)) {
       forbid_huge_pages(address, bytes);
     }
     if ((kHugePages == HugePages::kPrefer && at_start) ||
@@ -237,8 +249,9 @@ class AddressRange {
     }
   }
 
-  // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44 bytes from
-  // the first window ends below a third of the address space. Kernels with 39-bit addresses have the last.
+  // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44
+  // bytes from the first window ends below a third of the address space. Kernels with 39-bit
+  // addresses have the last.
   static constexpr PlaceWindow kWindows[] = {
       {5 * kTiB, 25 * kTiB}, {44 * kTiB, 60 * kTiB}, {32 * kGiB, 128 * kGiB}};
 
@@ -265,7 +278,8 @@ class AddressRange {
   // Skips no more than the mapping covers, rounded up to slices.
   SPANALLOC_COLD OpenResult skip() {
     const std::size_t behind = capacity_ - 1 - opened();
-    const std::size_t slices = steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
+    const std::size_t slices =
+        steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
     if (slices == 0) return OpenResult::kRefused;  // nothing is behind it
     leave_out(slices);
     guarded_ = false;
@@ -279,8 +293,11 @@ class AddressRange {
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
   }
 
-  char* guard_before(std::size_t slice) const { return static_cast<char*>(address(slice)) - os::page_size(); }
-  // Reserves the pages before and at the beginning of what is opened next. (Behind a foreign mapping, too.)
+  char* guard_before(std::size_t slice) const {
+    return static_cast<char*>(address(slice)) - os::page_size();
+  }
+  // Reserves the pages before and at the beginning of what is opened next. (Behind
+  // a foreign mapping, too.)
   os::Placed place_guards() {
     if (guarded_) return os::Placed::kYes;
     const os::Placed placed = Calls::reserve_at(guard_before(opened()), 2 * os::page_size());
@@ -292,9 +309,10 @@ class AddressRange {
     char* start = static_cast<char*>(address(opened()));
     const std::size_t bytes = slices * kSlice;
     if (const os::Placed placed = place_guards(); placed != os::Placed::kYes) return placed;
-    // A mapping that is not charged is granted at any size: ask what a charged one of this size would be
-    // told. Not while memory is locked: then the question itself would take the memory.
-    if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes)) return os::Placed::kRefused;
+    // A mapping that is not charged is granted at any size: ask what a charged one of this size
+    // would be told. Not while memory is locked: then the question itself would take the memory.
+    if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes))
+      return os::Placed::kRefused;
     if (!reserved_) {
       // The guard at the start becomes memory; the last page that is mapped becomes the new guard.
       char* behind = start + os::page_size();
@@ -313,8 +331,9 @@ class AddressRange {
     return os::Placed::kYes;
   }
 
-  // Memory opened without advice, behind memory with advice, makes one more mapping, and a process may have
-  // only so many. It joins what is before it if the whole of the guard's mapping gets that advice, too.
+  // Memory opened without advice, behind memory with advice, makes one more mapping, and a
+  // process may have only so many. It joins what is before it if the whole of the guard's
+  // mapping gets that advice, too.
   SPANALLOC_COLD bool open_as_before(void* start, std::size_t bytes) {
     const std::size_t with_guard = bytes + os::page_size();
     if (has_preferred_.load_relaxed()) {
@@ -328,8 +347,8 @@ class AddressRange {
 
   static constexpr std::size_t kAskFirst = kGiB;
 
-  // Slices that are not ours. If there are more than kMaxSkips pieces, the last one takes in all that lies
-  // between: then destroy() leaves too much mapped, but never unmaps a foreign mapping.
+  // Slices that are not ours. If there are more than kMaxSkips pieces, the last one takes in all
+  // that lies between: then destroy() leaves too much mapped, but never unmaps a foreign mapping.
   struct Piece {
     std::size_t first = 0;
     std::size_t end = 0;
@@ -385,7 +404,8 @@ class AddressRange {
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
   HugePageUse huge_page_use_ = HugePageUse::kSystem;  // constant after start()
-  // Whether any of the range has ever got such advice. Relaxed: a thread that misses it is refused once more.
+  // Whether any of the range has ever got such advice. Relaxed: a thread that misses
+  // it is refused once more.
   Atomic<bool> has_preferred_{false};
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};

@@ -1,7 +1,8 @@
 // An arena that hands out slices by one bump pointer over an address range (see address_range.hpp).
 //
-// A step that meets a foreign mapping continues behind it; the mapping's range counts as lost. When the
-// address range is used up, allocate() returns 0: engines drain their pools and then report out of memory.
+// A step that meets a foreign mapping continues behind it; the mapping's range counts as
+// lost. When the address range is used up, allocate() returns 0: engines drain their pools
+// and then report out of memory.
 //
 // All functions but base() and limit() take the lock; they run once for each fresh span.
 #pragma once
@@ -19,8 +20,8 @@
 namespace spanalloc {
 
 /// kLimitSlackBits: see AddressRange.
-template <unsigned kSliceBits, unsigned kMaxOrder, HugePages kHugePages, std::size_t kMaxStep = 16 * kMiB,
-          unsigned kLimitSlackBits = 1>
+template <unsigned kSliceBits, unsigned kMaxOrder, HugePages kHugePages,
+          std::size_t kMaxStep = 16 * kMiB, unsigned kLimitSlackBits = 1>
 class BumpArena {
   using Range = AddressRange<kSliceBits, kHugePages, kMaxStep, kLimitSlackBits>;
 
@@ -60,16 +61,18 @@ class BumpArena {
       }
       keep_gap(next_, first);
       next_ = end;
-      // Release: a thread that learns of a slice below the limit may read the arena's data about it.
+      // Release: a thread that learns of a slice below the limit may read
+      // the arena's data about it.
       limit_.store_release(end);
-      SPANALLOC_ASSERT(lock_.is_mine() && next_ >= 1 && next_ <= range_.opened() && limit() == next_);
+      SPANALLOC_ASSERT(lock_.is_mine() && next_ >= 1 && next_ <= range_.opened() &&
+                       limit() == next_);
       return static_cast<std::uint32_t>(first);
     }
   }
 
   std::uintptr_t base() const { return range_.base(); }
-  /// Slices below this number have been handed out (or skipped). Relaxed: a caller with a pointer into the
-  /// arena got it from a thread that saw a limit beyond it.
+  /// Slices below this number have been handed out (or skipped). Relaxed: a caller with a pointer
+  /// into the arena got it from a thread that saw a limit beyond it.
   std::size_t limit() const { return limit_.load_relaxed(); }
   /// The most slices that the range can hold; constant after start().
   std::size_t capacity() const { return range_.capacity(); }
@@ -79,8 +82,8 @@ class BumpArena {
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kSlice};
   }
 
-  /// Gives the range back to the kernel, while nobody uses the arena or anything from it; start() may
-  /// follow. left_of: see AddressRange.
+  /// Gives the range back to the kernel, while nobody uses the arena or anything from it; start()
+  /// may follow. left_of: see AddressRange.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
     LockGuard guard(lock_);
@@ -97,9 +100,9 @@ class BumpArena {
   void enter_child() { lock_.abandon_if_owner_died(); }
 
  private:
-  // In a fork's child: a vanished thread was allocating. Pieces that were kept may be handed out already, or
-  // be listed twice; where foreign mappings are in the way, what lies before the last step may be one of
-  // them. So both are lost: address space, but no memory.
+  // In a fork's child: a vanished thread was allocating. Pieces that were kept may be handed out
+  // already, or be listed twice; where foreign mappings are in the way, what lies before the last
+  // step may be one of them. So both are lost: address space, but no memory.
   void repair() {
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       lost_ += std::size_t{kept_count_[order]} << order;
@@ -111,7 +114,8 @@ class BumpArena {
     }
   }
 
-  // Pieces of gaps that are kept of each order; others are lost (only address space: they were never in use).
+  // Pieces of gaps that are kept of each order; others are lost (only address space:
+  // they were never in use).
   static constexpr unsigned kKeptPerOrder = 8;
 
   // Cuts [from, to) into naturally aligned pieces, for smaller requests.
@@ -140,8 +144,9 @@ class BumpArena {
     return 0;
   }
 
-  // Invariants, under the lock: 1 <= next_ <= range_.opened(); limit_ == next_ after every allocate.
-  Range range_;                   // base and capacity: constant after start(); the rest under the lock
+  // Invariants, under the lock: 1 <= next_ <= range_.opened(); limit_ == next_ after every
+  // allocate. Base and capacity: constant after start(); the rest under the lock
+  Range range_;
   Atomic<std::size_t> limit_{0};  // shared: written under the lock, read by every free
   WakingLock lock_;               // gives access to everything below
   std::size_t next_ = 0;

@@ -1,25 +1,31 @@
-// An arena: hands out ranges of slices from one address range. A coalescing manager (coalescing/manager.hpp)
-// merges what is given back, so that memory freed at one size serves every other size.
+// An arena: hands out ranges of slices from one address range. A coalescing manager
+// (coalescing/manager.hpp) merges what is given back, so that memory freed at one size
+// serves every other size.
 //
 //   take             lock-free, by the manager: from the free slices
-//   take_growing     under grow_lock_: recommits decommitted ranges with room, or else opens new addresses
-//   give             by the manager: merges with free neighbours; the range is dirty until it is purged
+//   take_growing     under grow_lock_: recommits decommitted ranges with room, or else opens new
+//                    addresses
+//   give             by the manager: merges with free neighbours; the range is dirty until it is
+//                    purged
 //   resize_in_place  by the manager
 //   move_out         makes the pages a mapping of their own, outside the arena
 //   purge            gives pages of free slices back to the kernel, by decay or on demand
 //   decommit_free    when memory is out: takes the charge off free ranges, too
 //
-// A range is a run of slices (the manager's units). Slice 0 is never handed out: number 0 means "none".
+// A range is a run of slices (the manager's units). Slice 0 is never handed
+// out: number 0 means "none".
 //
-// The manager's tables (index, mapper and sets of units) grow with the arena, each in a place of its own
-// (guarded_table.hpp). Where a foreign mapping is in a table's way, the slices whose entries would stand
-// there are lost. They are one block in use, of which nobody touches more than the first entry and the last.
+// The manager's tables (index, mapper and sets of units) grow with the arena, each in a place of
+// its own (guarded_table.hpp). Where a foreign mapping is in a table's way, the slices whose
+// entries would stand there are lost. They are one block in use, of which nobody touches more than
+// the first entry and the last.
 //
 // At rest, in slices: opened = 1 + taken + free + decommitted + lost
 //   taken        take() has handed them out, and they have not been given back
 //   decommitted  in their set; in use for the manager; no memory and no charge
-//   lost         first slice in its set; in use for the manager for ever: foreign mappings (also over
-//                decommitted ranges), slices without metadata (a gap), a range that is just being moved out
+//   lost         first slice in its set; in use for the manager for ever: foreign mappings (also
+//                over decommitted ranges), slices without metadata (a gap), a range that is just
+//                being moved out
 #pragma once
 
 #include <cstddef>
@@ -43,8 +49,8 @@ namespace spanalloc {
 
 struct CoalescingArenaTestAccess;  // defined by unit tests only
 
-/// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno. `Calls`: the
-/// kernel; tests replace it to make it refuse.
+/// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
+/// `Calls`: the kernel; tests replace it to make it refuse.
 template <unsigned kSliceBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = 16 * kMiB>
 class CoalescingArena {
@@ -69,8 +75,9 @@ class CoalescingArena {
     bool has_grown_over(coalescing::Block block) const { return arena->has_grown_over(block); }
     void unmap_grown() { arena->unmap_grown(); }
   };
-  // Sets of slices. kDecommitted is changed under grow_lock_. kLost: the first slice of each lost block.
-  // kSeams: see note_seams(). kHuge: slices for which this arena has advised huge pages, see stop_advice().
+  // Sets of slices. kDecommitted is changed under grow_lock_. kLost: the first slice of each
+  // lost block. kSeams: see note_seams(). kHuge: slices for which this arena has advised huge
+  // pages, see stop_advice().
   enum Set : unsigned { kDecommitted, kLost, kSeams, kHuge, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
   using Tables = typename Manager::Tables;
@@ -87,7 +94,8 @@ class CoalescingArena {
     bool zero = false;
   };
 
-  /// Claims address range and tables. False: no memory even for the tables. One caller at a time; repeatable.
+  /// Claims address range and tables. False: no memory even for the tables. One
+  /// caller at a time; repeatable.
   SPANALLOC_COLD bool start(std::size_t alignment) {
     generation_ = SpinLock::generation();
     if (!range_.start(alignment) || !start_tables()) return false;
@@ -95,7 +103,8 @@ class CoalescingArena {
     return tables_reach(1).end == 1 && manager_.extend_used(1);
   }
 
-  /// Gives everything back to the kernel, for good, while nobody uses the arena or anything from it.
+  /// Gives everything back to the kernel, for good, while nobody uses the
+  /// arena or anything from it.
   void destroy() {
     if (limit() == 0) {
       range_.destroy();
@@ -119,24 +128,26 @@ class CoalescingArena {
 
   std::uintptr_t base() const { return range_.base(); }
   std::size_t capacity() const { return range_.capacity(); }
-  /// Slices below this number have been opened or lost. The engine's side tables must reach this far.
+  /// Slices below this number have been opened or lost. The engine's side
+  /// tables must reach this far.
   std::size_t limit() const { return manager_.limit(); }
 
-  /// Takes `count` free slices at a multiple of `alignment` slices (a power of two). first == 0: a quick
-  /// search has found none. Lock-free.
+  /// Takes `count` free slices at a multiple of `alignment` slices (a power of two). first == 0: a
+  /// quick search has found none. Lock-free.
   Taken take(std::size_t count, std::size_t alignment, Reuse reuse = Reuse::kDirtyFirst) {
     return as_taken(manager_.try_allocate(count, alignment, reuse));
   }
 
-  /// What take_growing() does when the kernel refuses to open more. kGrow: nothing. kSearch: searches all
-  /// free blocks, then recommits all decommitted ranges. kDecommit: between the two decommits all that is
-  /// free (decommit_free), so that the kernel may grant more.
+  /// What take_growing() does when the kernel refuses to open more. kGrow: nothing. kSearch:
+  /// searches all free blocks, then recommits all decommitted ranges. kDecommit: between the two
+  /// decommits all that is free (decommit_free), so that the kernel may grant more.
   enum class Effort { kGrow, kSearch, kDecommit };
 
-  /// To be called after take() has failed. Finds room or makes it, and takes it. Calls `before_use(end)`
-  /// before slices up to `end` can be handed out for the first time; the answer says how far the caller's own
-  /// table reaches (TableReach), and slices beyond cannot be handed out. first == 0: memory or address space
-  /// is out; with Effort::kGrow: a quick search found nothing, and the kernel refused more.
+  /// To be called after take() has failed. Finds room or makes it, and takes it. Calls
+  /// `before_use(end)` before slices up to `end` can be handed out for the first time; the answer
+  /// says how far the caller's own table reaches (TableReach), and slices beyond cannot be handed
+  /// out. first == 0: memory or address space is out; with Effort::kGrow: a quick search found
+  /// nothing, and the kernel refused more.
   template <class BeforeUse>
   SPANALLOC_COLD Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                     Effort effort = Effort::kSearch) {
@@ -147,10 +158,11 @@ class CoalescingArena {
     DecommitPolicy::Case decommitting;
     std::size_t recommit_at_most = 1;
     for (;;) {
-      // Other threads may have grown the arena or given memory back meanwhile. A search of every block waits
-      // until the kernel has refused: among many too small blocks it takes long, and all growing threads need
-      // this lock. The proof that nothing is free waits, too: it needs a quiet moment, and while many threads
-      // take and give, growth would stop. A range known to be absent is not searched for again.
+      // Other threads may have grown the arena or given memory back meanwhile. A search of every
+      // block waits until the kernel has refused: among many too small blocks it takes long, and
+      // all growing threads need this lock. The proof that nothing is free waits, too: it needs a
+      // quiet moment, and while many threads take and give, growth would stop. A range known to be
+      // absent is not searched for again.
       const bool absent = refused_.known_absent(count, alignment);
       Taken taken = absent ? Taken{} : look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
@@ -160,7 +172,8 @@ class CoalescingArena {
         return kernel == kMayRecommit;
       };
       const bool no_decommitted_room = decommitted_.known_without_room(count, alignment);
-      if (!no_decommitted_room && may_recommit() && decommitted_.recommit_run_for(count, alignment)) continue;
+      if (!no_decommitted_room && may_recommit() && decommitted_.recommit_run_for(count, alignment))
+        continue;
       if (open_more(count, alignment, before_use)) {
         taken = as_taken(manager_.try_allocate_last(count, alignment));
         if (taken.first != 0) return taken;
@@ -179,8 +192,9 @@ class CoalescingArena {
           continue;
         }
       }
-      // Recommits the other ranges only now: they take memory that the new range needs. But together they may
-      // be large enough; or a few of them make the mappings fewer, of which the kernel allows only so many.
+      // Recommits the other ranges only now: they take memory that the new range needs. But
+      // together they may be large enough; or a few of them make the mappings fewer, of which the
+      // kernel allows only so many.
       const auto could_do = [&] { return count <= decommitted_.count() + manager_.free_units(); };
       if (may_recommit() && could_do() && decommitted_.recommit_runs(recommit_at_most)) {
         recommit_at_most *= 2;
@@ -197,14 +211,14 @@ class CoalescingArena {
     }
   }
 
-  /// Whether a search of everything has found no such range, or no smaller one, since memory was last given
-  /// back. A hint; take_growing() knows.
+  /// Whether a search of everything has found no such range, or no smaller one, since memory was
+  /// last given back. A hint; take_growing() knows.
   bool was_refused(std::size_t count, std::size_t alignment) const {
     return alignment < capacity() && refused_.known_absent(count, alignment);
   }
 
-  /// Makes the last range, at `first`, `count` slices long by opening new address space behind it. False: it
-  /// is not the last one, or the kernel refuses.
+  /// Makes the last range, at `first`, `count` slices long by opening new address space behind it.
+  /// False: it is not the last one, or the kernel refuses.
   template <class BeforeUse>
   SPANALLOC_COLD bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
     LockGuard guard(grow_lock_);
@@ -218,7 +232,8 @@ class CoalescingArena {
     }
   }
 
-  /// Gives back a whole range, as take() returned it or resizing made it. `zero`: all its bytes are zero.
+  /// Gives back a whole range, as take() returned it or resizing made it.
+  /// `zero`: all its bytes are zero.
   void give(std::uint32_t first, bool zero = false) {
     const std::size_t count = SPANALLOC_UNLIKELY(is_at_limit()) ? count_of(first) : 0;
     if (count >= kWorthDecommitting && decommit_used({first, count})) return memory_came_back();
@@ -234,25 +249,27 @@ class CoalescingArena {
     return manager_.dirty_units({first, count});
   }
 
-  /// Makes the range at `first` `count` slices long in place. False: its neighbour is not free, or too small.
+  /// Makes the range at `first` `count` slices long in place. False: its neighbour
+  /// is not free, or too small.
   bool resize_in_place(std::uint32_t first, std::size_t count) {
     if (!manager_.grow(first, count)) return false;
     memory_came_back();  // if it was made shorter
     return true;
   }
 
-  /// What move_out() has done. `to`: where the pages are now; nullptr: refused, nothing has changed.
-  /// `left_a_range`: the range still belongs to the caller, who has to give it back, and its bytes are zero;
-  /// otherwise the range is nobody's already.
+  /// What move_out() has done. `to`: where the pages are now; nullptr: refused, nothing has
+  /// changed. `left_a_range`: the range still belongs to the caller, who has to give it back, and
+  /// its bytes are zero; otherwise the range is nobody's already.
   struct MovedOut {
     void* to = nullptr;
     bool left_a_range = false;
   };
-  /// Makes the pages of the taken range at `first` (`count` slices) a mapping of their own of `bytes` (more
-  /// than the range has) at an address that the kernel chooses; the bytes behind the old ones are zero. Then
-  /// maps fresh memory in the old place. Between the two steps nothing is mapped there, and the kernel may
-  /// give the place to anybody: the range counts as lost from before the move until the kernel has confirmed
-  /// that the place is ours again. Refuses while memory is locked: the fresh pages would be resident.
+  /// Makes the pages of the taken range at `first` (`count` slices) a mapping of their own of
+  /// `bytes` (more than the range has) at an address that the kernel chooses; the bytes behind the
+  /// old ones are zero. Then maps fresh memory in the old place. Between the two steps nothing is
+  /// mapped there, and the kernel may give the place to anybody: the range counts as lost from
+  /// before the move until the kernel has confirmed that the place is ours again. Refuses while
+  /// memory is locked: the fresh pages would be resident.
   SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes) {
     const coalescing::Block block{first, count};
     SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kSliceBits);
@@ -269,12 +286,14 @@ class CoalescingArena {
     return {to, false};
   }
 
-  /// Samples pages of a taken range of many slices, spread over it, other ones at each call. Returns how many
-  /// 256ths of the sample hold bytes other than zero, but at most `enough`. 0 proves nothing: the program may
-  /// have written zeroes. Only time and memory depend on the answer. (No system call that libc's malloc
-  /// makes, too, tells which pages are in memory. So a few pages are read: where one was never written, the
-  /// kernel shows its page of zeroes, which takes no memory; a page that is swapped out comes back.)
-  SPANALLOC_COLD std::size_t sample_used(std::uint32_t first, std::size_t count, std::size_t enough) {
+  /// Samples pages of a taken range of many slices, spread over it, other ones at each call.
+  /// Returns how many 256ths of the sample hold bytes other than zero, but at most `enough`. 0
+  /// proves nothing: the program may have written zeroes. Only time and memory depend on the
+  /// answer. (No system call that libc's malloc makes, too, tells which pages are in memory. So a
+  /// few pages are read: where one was never written, the kernel shows its page of zeroes, which
+  /// takes no memory; a page that is swapped out comes back.)
+  SPANALLOC_COLD std::size_t sample_used(std::uint32_t first, std::size_t count,
+                                         std::size_t enough) {
     constexpr std::size_t kLooks = 16;  // one in each sixteenth, not in address order
     const std::size_t look = looks_.fetch_add_relaxed(1);
     const std::size_t pages = min_of(kSlice / os::page_size(), 4);  // of a slice
@@ -296,16 +315,17 @@ class CoalescingArena {
     return purge_run({first, count});
   }
 
-  // --- Returning memory ------------------------------------------------------------------------------------
+  // --- Returning memory --------------------------------------------------------------------------
 
-  /// Purges dirty free slices, at most `at_most`; with `only_aged` only those that have been free since
-  /// before the last age(). Returns how many slices it has purged.
+  /// Purges dirty free slices, at most `at_most`; with `only_aged` only those that have been free
+  /// since before the last age(). Returns how many slices it has purged.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     return manager_.purge(only_aged, at_most);
   }
   /// Purges the largest free ranges first, whatever their age. Returns slices.
   std::size_t purge_largest(std::size_t at_most) { return manager_.purge_largest(at_most); }
-  /// Purges pages of the range of `count` slices at `first`, which the caller has. True: they are zero now.
+  /// Purges pages of the range of `count` slices at `first`, which the caller has.
+  /// True: they are zero now.
   bool purge_part(std::uint32_t first, std::size_t count, void* address, std::size_t bytes) {
     stop_advice({first, count});
     return Calls::purge(address, bytes);
@@ -317,14 +337,16 @@ class CoalescingArena {
     return dirty;
   }
 
-  /// Whether the process may have no more memory: a limit has refused what was asked for, or would refuse
-  /// addresses for sixteen times what is open here (1 GiB at most), or a sixteenth of the limit that stood at
-  /// the start is open; and look_at_limit() has not found since that it is gone. As long as this is so, the
-  /// arena decommits what is given back: ranges of 1 MiB and more at once, others each time that an eighth of
-  /// what is open has come back. The program has other uses for the memory (threads' stacks, mappings of its
-  /// own). Callers that keep free memory of their own should then keep none.
+  /// Whether the process may have no more memory: a limit has refused what was asked for, or would
+  /// refuse addresses for sixteen times what is open here (1 GiB at most), or a sixteenth of the
+  /// limit that stood at the start is open; and look_at_limit() has not found since that it is
+  /// gone. As long as this is so, the arena decommits what is given back: ranges of 1 MiB and more
+  /// at once, others each time that an eighth of what is open has come back. The program has other
+  /// uses for the memory (threads' stacks, mappings of its own). Callers that keep free memory of
+  /// their own should then keep none.
   bool is_at_limit() const { return at_limit_.load_relaxed() != 0; }
-  /// To be called now and then. Under a limit decommits large free ranges before the limit refuses something.
+  /// To be called now and then. Under a limit decommits large free ranges before the
+  /// limit refuses something.
   SPANALLOC_COLD void look_at_limit() {
     if (!is_at_limit() && !os::has_memory_limit() && !has_unmapped()) return;
     LockGuard guard(grow_lock_);
@@ -334,24 +356,26 @@ class CoalescingArena {
     decommitted_.decommit_free(false, max_of(least_worth_decommitting(), kWorthDecommitting));
   }
 
-  /// When memory is out, for a table beside the arena or for others: decommits everything that is free. Under
-  /// a limit the arena is at limit from then on. take_growing() recommits. Returns the bytes decommitted.
+  /// When memory is out, for a table beside the arena or for others: decommits everything that
+  /// is free. Under a limit the arena is at limit from then on. take_growing() recommits.
+  /// Returns the bytes decommitted.
   SPANALLOC_COLD std::size_t decommit_free() {
     LockGuard guard(grow_lock_);
     if (os::has_memory_limit()) at_limit_.store_relaxed(1);
     return decommitted_.decommit_free(false) << kSliceBits;
   }
 
-  // --- Walk and statistics ---------------------------------------------------------------------------------
+  // --- Walk and statistics -----------------------------------------------------------------------
 
-  /// Calls visit(first, count, free) for ranges in use and free ones, in address order: not a snapshot (see
-  /// CoalescingManager::walk). Leaves out decommitted and lost ranges.
+  /// Calls visit(first, count, free) for ranges in use and free ones, in address order: not a
+  /// snapshot (see CoalescingManager::walk). Leaves out decommitted and lost ranges.
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
       const bool used = state == coalescing::BlockState::kUsed;
       if (block.first == 0 || (used && (is_lost(block) || decommitted_.contains(block)))) return;
-      visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
+      visit(static_cast<std::uint32_t>(block.first), block.size,
+            state != coalescing::BlockState::kUsed);
     });
   }
 
@@ -362,18 +386,19 @@ class CoalescingArena {
             range_.opened_bytes() - decommitted, lost_count_.load_relaxed() << kSliceBits};
   }
 
-  // --- Fork ------------------------------------------------------------------------------------------------
+  // --- Fork --------------------------------------------------------------------------------------
   //
-  // A fork takes no lock. In the child the calling thread may first finish a call that the fork interrupted.
-  // Until recover_lock() and, if another thread was inside, recover_in_child() have run, it waits for nothing
-  // that vanished threads have claimed.
+  // A fork takes no lock. In the child the calling thread may first finish a call that the fork
+  // interrupted. Until recover_lock() and, if another thread was inside, recover_in_child() have
+  // run, it waits for nothing that vanished threads have claimed.
 
   /// Whether a vanished thread was inside the arena. (The calling thread is not.)
   bool someone_is_inside() const { return manager_.someone_holds() || grow_lock_.owner_died(); }
 
-  /// Repairs the lock and counts anew. A thread that opens address space records it only afterwards, and
-  /// opening it once more does no harm. (In a placed range, memory mapped but not recorded looks like a
-  /// foreign mapping, and is skipped.) A thread that decommits records that before: see recover_in_child().
+  /// Repairs the lock and counts anew. A thread that opens address space records it only
+  /// afterwards, and opening it once more does no harm. (In a placed range, memory mapped but not
+  /// recorded looks like a foreign mapping, and is skipped.) A thread that decommits records that
+  /// before: see recover_in_child().
   SPANALLOC_COLD void recover_lock() {
     generation_ = SpinLock::generation();
     decommitted_.recount();
@@ -381,11 +406,12 @@ class CoalescingArena {
     if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
-  /// Frees ranges that vanished threads had claimed but not taken, or half given back. What they had taken
-  /// stays taken. Completes the decommit of a range that one of them was decommitting.
+  /// Frees ranges that vanished threads had claimed but not taken, or half given back. What they
+  /// had taken stays taken. Completes the decommit of a range that one of them was decommitting.
   SPANALLOC_COLD void recover_in_child() {
     grown_count_ = 0;  // what is decommitted again is unmapped: others may map there
-    manager_.recover_after_fork([&](coalescing::Block block) { return decommitted_.decommit_again(block); });
+    manager_.recover_after_fork(
+        [&](coalescing::Block block) { return decommitted_.decommit_again(block); });
     decommitted_.recover_in_child();
     std::size_t lost = 0;  // a vanished thread may have changed the set and not the count
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
@@ -398,7 +424,8 @@ class CoalescingArena {
  private:
   friend struct CoalescingArenaTestAccess;
 
-  // The equation of this file's head, at rest. (The manager's blocks tile what is opened: mapper.hpp, (3).)
+  // The equation of this file's head, at rest. (The manager's blocks tile what is
+  // opened: mapper.hpp, (3).)
   bool books_add_up() const {
     std::size_t all = 0;
     std::size_t decommitted = 0;
@@ -413,7 +440,8 @@ class CoalescingArena {
         decommitted += block.size;
       }
     });
-    return all == limit() && decommitted == decommitted_.count() && lost == lost_count_.load_relaxed();
+    return all == limit() && decommitted == decommitted_.count() &&
+           lost == lost_count_.load_relaxed();
   }
 
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
@@ -427,12 +455,13 @@ class CoalescingArena {
     policy_.memory_came_back();
   }
 
-  // Searches again, a few times, while other threads hold free blocks: one of them may be about to publish
-  // the block that is wanted, and memory opened instead would stay unused.
+  // Searches again, a few times, while other threads hold free blocks: one of them may be about to
+  // publish the block that is wanted, and memory opened instead would stay unused.
   Taken look_for(std::size_t count, std::size_t alignment, coalescing::Search search) {
     for (unsigned look = 0;; ++look) {
       const auto before = manager_.holds();
-      const Taken taken = as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
+      const Taken taken =
+          as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
       if (taken.first != 0 || look == kLooksAgain) return taken;
       if (Manager::Registry::quiet_between(before, manager_.holds())) return taken;
     }
@@ -459,8 +488,9 @@ class CoalescingArena {
   }
   bool capacity_is_set() const { return manager_.capacity() != 0; }
 
-  // Under grow_lock_: where a range that needs new address space begins. Slices that are free at the end
-  // already need not be opened. If other threads take them meanwhile, the next round opens the rest.
+  // Under grow_lock_: where a range that needs new address space begins. Slices that are
+  // free at the end already need not be opened. If other threads take them meanwhile, the
+  // next round opens the rest.
   std::size_t place_behind(std::size_t alignment) const {
     const std::size_t end = manager_.limit();
     return manager_.aligned(end - min_of(manager_.free_tail(), end - 1), alignment);
@@ -470,9 +500,10 @@ class CoalescingArena {
     return start < capacity() && count <= capacity() - start;
   }
 
-  // Limits; all under grow_lock_. The limit that stood at the start is known. Another limit shows by a
-  // refusal: of addresses, which look_for_limit() asks for (at most kMostLookedFor; the question takes only
-  // time), or of memory that the arena really needed, and then it may be a limit on charged memory.
+  // Limits; all under grow_lock_. The limit that stood at the start is known. Another limit shows
+  // by a refusal: of addresses, which look_for_limit() asks for (at most kMostLookedFor; the
+  // question takes only time), or of memory that the arena really needed, and then it may be a
+  // limit on charged memory.
   //
   // The slices that a limit has refused, plus those that were open here then; 0: none.
   struct Refused {
@@ -482,12 +513,14 @@ class CoalescingArena {
   static bool has_addresses(std::size_t slices) {
     return Calls::reserve_at(nullptr, slices << kSliceBits) != os::Placed::kRefused;
   }
-  // The last refusal that no limit explained: slices open then, slices asked for. Not examined twice.
+  // The last refusal that no limit explained: slices open then, slices asked
+  // for. Not examined twice.
   struct NoneFound {
     std::size_t open = 0;
     std::size_t count = 0;
   };
-  // (Under heuristic overcommit the kernel charges nothing for the question: it judges each request alone.)
+  // (Under heuristic overcommit the kernel charges nothing for the question: it
+  // judges each request alone.)
   static bool has_memory(std::size_t slices) {
     return Calls::open_at(nullptr, slices << kSliceBits) != os::Placed::kRefused;
   }
@@ -503,8 +536,8 @@ class CoalescingArena {
     range_.set_limited(false);
     next_look_for_limit_ = 0;
   }
-  // After the kernel has refused to open `count` slices. (At the limit on mappings it refuses even a page,
-  // and decommitting makes more. Where new memory is locked it refuses all but addresses.)
+  // After the kernel has refused to open `count` slices. (At the limit on mappings it refuses even
+  // a page, and decommitting makes more. Where new memory is locked it refuses all but addresses.)
   void look_for_limit_that_refused(std::size_t count) {
     if (is_at_limit()) return;
     if (os::has_memory_limit()) return at_limit_.store_relaxed(1);
@@ -530,9 +563,9 @@ class CoalescingArena {
       note_limit({open + looked_for, true});
     }
   }
-  // Asks for more than the limit can grant beside what is open now: for what it has refused (with what was
-  // open then), or for a slice more than it allows in all. Memory given back here since makes no difference.
-  // A refused question takes nothing.
+  // Asks for more than the limit can grant beside what is open now: for what it has refused (with
+  // what was open then), or for a slice more than it allows in all. Memory given back here since
+  // makes no difference. A refused question takes nothing.
   bool limit_still_stands() const {
     const std::size_t limit = os::memory_limit();
     const std::size_t open = open_slices();
@@ -541,17 +574,19 @@ class CoalescingArena {
     bool as_addresses = limit_.as_addresses;
     if (limit_.slices == 0) {
       const std::size_t allowed = (limit >> kSliceBits) + 1;
-      const std::size_t lost = min_of(lost_count_.load_relaxed(), open);  // some of it is not even mapped
+      // Some of it is not even mapped
+      const std::size_t lost = min_of(lost_count_.load_relaxed(), open);
       asked = allowed - min_of(open - lost, allowed);
       as_addresses = limit == os::address_space_limit();
     }
     if (asked == 0) return false;
-    // Where new memory is locked nothing is asked: all that the kernel grants would be resident at once.
+    // Where new memory is locked nothing is asked: all that the kernel grants
+    // would be resident at once.
     return range_.is_locked() || !(as_addresses ? has_addresses(asked) : has_memory(asked));
   }
 
-  // Under grow_lock_: opens address space for `count` slices. True: something has changed, try again.
-  // `of_range`: how long the range is whose end they become, if there is one.
+  // Under grow_lock_: opens address space for `count` slices. True: something has changed, try
+  // again. `of_range`: how long the range is whose end they become, if there is one.
   template <class BeforeUse>
   SPANALLOC_COLD bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                 std::size_t of_range = 0) {
@@ -574,23 +609,28 @@ class CoalescingArena {
     return true;
   }
 
-  // Not after slices were lost: the advice would also reach a foreign mapping that lies between ours.
+  // Not after slices were lost: the advice would also reach a foreign
+  // mapping that lies between ours.
   bool may_advise() const {
     return range_.is_advised_by_owner() && !is_at_limit() && lost_count_.load_relaxed() == 0;
   }
   bool was_often_taken_back() const { return times_taken_back_.load_relaxed() >= 4096; }
-  // Slices from the last place before the arena where a huge page can begin to the arena's beginning.
+  // Slices from the last place before the arena where a huge page can begin
+  // to the arena's beginning.
   std::size_t huge_page_skew() const { return (range_.base() >> kSliceBits) % Advice::kUnit; }
   coalescing::Block without_skew(coalescing::Block block) const {
     return {block.first - huge_page_skew(), block.size};
   }
   bool is_dense(coalescing::Block block) const {
     const std::size_t bytes = block.size << kSliceBits;
-    const std::size_t resident = Calls::resident_pages(range_.address(block.first), bytes) * os::page_size();
-    return resident * 1000 >= bytes * Advice::kDensePermille && range_.kernel_tells_resident_pages();
+    const std::size_t resident =
+        Calls::resident_pages(range_.address(block.first), bytes) * os::page_size();
+    return resident * 1000 >= bytes * Advice::kDensePermille &&
+           range_.kernel_tells_resident_pages();
   }
-  // Under grow_lock_. The set first: a thread that takes advice back meanwhile finds the block there. If it
-  // does so before the kernel is told, the advice comes too late: that costs a chance, or some memory.
+  // Under grow_lock_. The set first: a thread that takes advice back meanwhile finds the
+  // block there. If it does so before the kernel is told, the advice comes too late: that
+  // costs a chance, or some memory.
   void advise(coalescing::Block block) {
     huge_set().insert(block);
     range_.prefer_huge_pages(range_.address(block.first), block.size << kSliceBits);
@@ -604,7 +644,9 @@ class CoalescingArena {
     if (part.size != 0) advise(without_skew(part));
   }
   void advise_what_stays() {
-    if (!may_advise() || was_often_taken_back() || limit() < Advice::kFirst || !grow_lock_.try_lock()) return;
+    if (!may_advise() || was_often_taken_back() || limit() < Advice::kFirst ||
+        !grow_lock_.try_lock())
+      return;
     advice_.pass_epoch(
         limit() + huge_page_skew(),
         [this](coalescing::Block unit) {
@@ -616,9 +658,10 @@ class CoalescingArena {
     grow_lock_.unlock();
   }
 
-  // By the block's owner. Takes advice back for each huge page that the block has a part of: the kernel shall
-  // make none any more, nor from the rest of those pages. Each call can make two mappings more, and a process
-  // may have 65,530. So after many calls each takes back more at a time, and decay epochs advise no more.
+  // By the block's owner. Takes advice back for each huge page that the block has a part of: the
+  // kernel shall make none any more, nor from the rest of those pages. Each call can make two
+  // mappings more, and a process may have 65,530. So after many calls each takes back more at a
+  // time, and decay epochs advise no more.
   void stop_advice(coalescing::Block block) {
     if (SPANALLOC_LIKELY(!huge_set().any(block))) return;
     const std::size_t unit = was_often_taken_back() ? Advice::kUnit * 32 : Advice::kUnit;
@@ -637,8 +680,9 @@ class CoalescingArena {
     }
   }
 
-  // Gives the manager what the range has opened or skipped, as far as the tables reach. Where a foreign
-  // mapping stops a table, slices without entries are lost. False: no memory for the tables; try again later.
+  // Gives the manager what the range has opened or skipped, as far as the tables reach. Where a
+  // foreign mapping stops a table, slices without entries are lost. False: no memory for the
+  // tables; try again later.
   template <class BeforeUse>
   SPANALLOC_COLD bool book_opened(BeforeUse before_use) {
     SPANALLOC_ASSERT(grow_lock_.is_mine() && range_.opened() >= manager_.limit());
@@ -658,15 +702,17 @@ class CoalescingArena {
       refused_.memory_came_back();
       return true;
     }
-    // lose() first: a fork's child that finds this half done may lose more, but never uses a foreign mapping.
+    // lose() first: a fork's child that finds this half done may lose more, but
+    // never uses a foreign mapping.
     lose({limit, end - limit});
     if (!manager_.extend_used(end - limit)) return false;
     booked_skipped_ += end - limit;
     return true;
   }
 
-  // Makes one lost block of the slices from the limit up to `next`: they have no entries in some table. Its
-  // first slice has entries (tables_reach() keeps one in hand); its last slice must have one in the mapper.
+  // Makes one lost block of the slices from the limit up to `next`: they have no entries in
+  // some table. Its first slice has entries (tables_reach() keeps one in hand); its last slice
+  // must have one in the mapper.
   SPANALLOC_COLD bool book_gap(std::size_t next) {
     const std::size_t limit = manager_.limit();
     if (next <= limit || gaps_ == kMaxGaps) return false;
@@ -680,7 +726,8 @@ class CoalescingArena {
     const std::size_t opened = range_.opened();
     const bool was_skipped = range_.skipped() != booked_skipped_;
     if (!range_.skip_to(next + 1)) return false;
-    // Slices opened there are of no use. (If the kernel refuses to decommit them, that costs addresses only.)
+    // Slices opened there are of no use. (If the kernel refuses to decommit them,
+    // that costs addresses only.)
     const std::size_t unused = min_of(next + 1, opened) - limit;
     if (was_skipped) {
       booked_skipped_ += unused;
@@ -711,11 +758,12 @@ class CoalescingArena {
     lost_set().erase({block.first, 1});
     lost_count_.fetch_sub_relaxed(block.size);
   }
-  // Moves the pages of a block in use out of the arena; the block counts as lost then. nullptr: refused.
-  // (Holds no lock: a function that watches mremap may wait for other threads that allocate.)
+  // Moves the pages of a block in use out of the arena; the block counts as lost then.
+  // nullptr: refused. (Holds no lock: a function that watches mremap may wait for
+  // other threads that allocate.)
   void* take_out(coalescing::Block block, std::size_t bytes) {
-    // The kernel could grow the mapping in place, over decommitted or lost slices behind it. Then it would be
-    // hard to tell whose those addresses are.
+    // The kernel could grow the mapping in place, over decommitted or lost slices behind it. Then
+    // it would be hard to tell whose those addresses are.
     const coalescing::Block behind{block.end(), 1};
     if (block.end() < limit() && (decommitted_.contains(behind) || is_lost(behind))) return nullptr;
     void* const from = range_.address(block.first);
@@ -731,8 +779,9 @@ class CoalescingArena {
     find_again(block);
     return nullptr;
   }
-  // Where a mapping may grow in place, over slices decommitted at that moment. If the kernel refuses to unmap
-  // the new end, it must go before those slices are recommitted. (Beyond the limit it looks foreign.)
+  // Where a mapping may grow in place, over slices decommitted at that moment. If the kernel
+  // refuses to unmap the new end, it must go before those slices are recommitted. (Beyond the
+  // limit it looks foreign.)
   struct Grown {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
@@ -771,10 +820,10 @@ class CoalescingArena {
     }
     grown_count_ = left;
   }
-  // Makes a lost block where nothing is mapped decommitted, which is as good. In this order: a fork's child
-  // that finds it in both sets takes it for lost. It stays lost in a reserved range (decommitted slices are
-  // mapped there) and where no more ranges may be decommitted, until it is mapped; for good, if kMostUnmapped
-  // blocks wait for that already.
+  // Makes a lost block where nothing is mapped decommitted, which is as good. In this order: a
+  // fork's child that finds it in both sets takes it for lost. It stays lost in a reserved range
+  // (decommitted slices are mapped there) and where no more ranges may be decommitted, until it is
+  // mapped; for good, if kMostUnmapped blocks wait for that already.
   SPANALLOC_COLD void note_unmapped(coalescing::Block block) {
     LockGuard guard(grow_lock_);
     if (!range_.reserved() && decommitted_.add_unmapped(block)) return find_again(block);
@@ -805,7 +854,8 @@ class CoalescingArena {
   bool is_lost(coalescing::Block block) const { return lost_set().any({block.first, 1}); }
   std::size_t count_of_used(std::size_t first) const { return max_of(manager_.size_of(first), 1); }
 
-  // Whether the process's memory is locked: takes several system calls, and is asked once for all tables.
+  // Whether the process's memory is locked: takes several system calls, and is
+  // asked once for all tables.
   struct LockedMemory {
     Range& range;
     bool asked = false;
@@ -817,7 +867,8 @@ class CoalescingArena {
     }
   };
 
-  // Opens the manager's tables for `end` slices, and tells how far all reach: at least to the limit.
+  // Opens the manager's tables for `end` slices, and tells how far all
+  // reach: at least to the limit.
   SPANALLOC_COLD TableReach tables_reach(std::size_t end) {
     TableReach all{end, end};
     LockedMemory sparing{range_};
@@ -836,7 +887,8 @@ class CoalescingArena {
       return Tables::bytes(table, capacity, min_of(units + in_hand, capacity));
     };
     if (tables_[table].is_open_up_to(bytes(end))) return {end, end};
-    const TableReach reach = tables_[table].open_up_to(bytes(from), bytes(end), sparing.is_asked_for());
+    const TableReach reach =
+        tables_[table].open_up_to(bytes(from), bytes(end), sparing.is_asked_for());
     if (reach.end == bytes(end)) return {end, end};
     std::size_t units = Tables::units_within(table, capacity, reach.end);
     units = max_of(units - min_of(units, in_hand), from);
@@ -862,11 +914,13 @@ class CoalescingArena {
     return Calls::purge(address, bytes);
   }
 
-  // After a move the fresh pages join their neighbours' mapping; but not one that a fork's child has
-  // inherited. So in a child each move may leave two mappings more. A slice where one may begin is a seam;
-  // the child moves no more once it has noted kMaxSeams. (Seams stay noted; another move at one adds none.)
+  // After a move the fresh pages join their neighbours' mapping; but not one that a fork's child
+  // has inherited. So in a child each move may leave two mappings more. A slice where one may
+  // begin is a seam; the child moves no more once it has noted kMaxSeams. (Seams stay noted;
+  // another move at one adds none.)
   bool has_room_for_seams() const {
-    return !os::is_forks_child() || seam_count_.load_relaxed() + 2 <= kMaxSeams;  // relaxed: a bound
+    // Relaxed: a bound
+    return !os::is_forks_child() || seam_count_.load_relaxed() + 2 <= kMaxSeams;
   }
   void note_seams(coalescing::Block block) {
     if (!os::is_forks_child()) return;
@@ -894,7 +948,8 @@ class CoalescingArena {
   std::size_t least_worth_decommitting() const { return max_of(open_slices() / 1024, 1); }
   std::size_t open_slices() const { return limit() - min_of(decommitted_.count(), limit()); }
 
-  // Under grow_lock_. Whether decommitting everything that is free could make room (decommit_policy.hpp).
+  // Under grow_lock_. Whether decommitting everything that is free could make
+  // room (decommit_policy.hpp).
   SPANALLOC_COLD bool decommitting_may_help(DecommitPolicy::Case& a_case, std::size_t count,
                                             std::size_t alignment) {
     const bool behind = has_space_behind(count, alignment);
@@ -906,15 +961,18 @@ class CoalescingArena {
     bool may_help = behind || decommitted_.count() != 0;
     if (may_help) {
       a_case.free = manager_.free_units();
-      const std::size_t decommits = a_case.free - (behind ? min_of(manager_.free_tail(), a_case.free) : 0);
-      may_help = a_case.needed <= decommits || Calls::would_grant((a_case.needed - decommits) << kSliceBits);
+      const std::size_t decommits =
+          a_case.free - (behind ? min_of(manager_.free_tail(), a_case.free) : 0);
+      may_help = a_case.needed <= decommits ||
+                 Calls::would_grant((a_case.needed - decommits) << kSliceBits);
       may_help = may_help && !(behind && policy_.was_vain(now, a_case));
     }
     // Free blocks that other threads hold now may be enough: then nothing is denied.
     if (may_help || manager_.someone_holds()) policy_.allow();
     return may_help;
   }
-  // Under grow_lock_, after vain decommitting. It was the kernel's fault only with space behind the range.
+  // Under grow_lock_, after vain decommitting. It was the kernel's fault only
+  // with space behind the range.
   SPANALLOC_COLD void note_vain_decommit(DecommitPolicy::Case a_case, bool kernel_refused) {
     const std::uint64_t now = os::now_ms();
     policy_.deny(now, a_case.needed);
@@ -945,7 +1003,8 @@ class CoalescingArena {
 
   static constexpr unsigned kLooksAgain = 3;
   Atomic<std::size_t> looks_{0};
-  RefusalMemo refused_;                            // written under grow_lock_, but for memory_came_back()
+  // Written under grow_lock_, but for memory_came_back()
+  RefusalMemo refused_;
   Atomic<std::size_t> lost_count_{0};              // slices
   static constexpr std::size_t kMaxSeams = 16384;  // a process may have 65,530 mappings
   Atomic<std::size_t> seam_count_{0};

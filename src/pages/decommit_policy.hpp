@@ -1,12 +1,13 @@
-// Decides whether to decommit everything that is free because memory is out. Decommitting costs two system
-// calls for each free range, and the next use of its memory costs page faults.
+// Decides whether to decommit everything that is free because memory is out. Decommitting costs two
+// system calls for each free range, and the next use of its memory costs page faults.
 //
-// It makes room if it frees as much as is needed, with what the kernel would grant besides. The arena finds
-// that out by a look at every block. So the answer "no" is kept for a while, for as many slices and more,
-// unless memory comes back. deny() stands before the look and allow() after it: a thread that gives memory
-// back during the look takes the "no" back, too (sequentially consistent accesses, as in refusal_memo.hpp).
-// And kernels that do not count sums (heuristic overcommit judges each request alone) may promise in vain:
-// after that the policy waits longer each time, unless clearly more is free.
+// It makes room if it frees as much as is needed, with what the kernel would grant besides. The
+// arena finds that out by a look at every block. So the answer "no" is kept for a while, for as
+// many slices and more, unless memory comes back. deny() stands before the look and allow() after
+// it: a thread that gives memory back during the look takes the "no" back, too (sequentially
+// consistent accesses, as in refusal_memo.hpp). And kernels that do not count sums (heuristic
+// overcommit judges each request alone) may promise in vain: after that the policy waits longer
+// each time, unless clearly more is free.
 #pragma once
 
 #include <cstddef>

@@ -1,17 +1,20 @@
-// The decommitted ranges of an arena: when memory is out, free ranges lose their charge, and in a placed
-// range their addresses, until they are recommitted.
+// The decommitted ranges of an arena: when memory is out, free ranges lose their charge, and in a
+// placed range their addresses, until they are recommitted.
 //
-//   decommit_free     the manager's free blocks: from then on in use for the manager, and in this set
-//   recommit_run_for  for one request: a run of decommitted ranges that has room with its free neighbours
-//   recommit_runs     any runs, a few at a time: together they may have room, or make the mappings fewer
+//   decommit_free     the manager's free blocks: from then on in use for the manager, and in this
+//                     set
+//   recommit_run_for  for one request: a run of decommitted ranges that has room with its free
+//                     neighbours
+//   recommit_runs     any runs, a few at a time: together they may have room, or make the mappings
+//                     fewer
 //   may_recommit      whether the kernel would grant it: a few ranges speak for all
 //
-// Changed under the arena's lock only. Without the lock, walkers of the arena read the set, and threads that
-// give memory back call memory_came_back().
+// Changed under the arena's lock only. Without the lock, walkers of the arena read the set, and
+// threads that give memory back call memory_came_back().
 //
-// A block is counted first, then put into the set, then decommitted; it is recommitted before it leaves both.
-// A fork's child may find either half done, even the set's words half written: see recover_in_child(). Until
-// then the count is never too low.
+// A block is counted first, then put into the set, then decommitted; it is recommitted before it
+// leaves both. A fork's child may find either half done, even the set's words half written: see
+// recover_in_child(). Until then the count is never too low.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +31,10 @@
 namespace spanalloc {
 
 /// `Books`: what the arena does and knows. lose(block): it is nobody's for ever; is_lost(block),
-/// is_gap(block); decommitted(block): its pages are gone; memory_came_back(); gap_behind(unit): the next
-/// units without metadata, or no block; has_grown_over(block), unmap_grown(): mappings of ours where a block
-/// is decommitted. `kSet`: the one of the manager's sets of units that tells what is decommitted.
+/// is_gap(block); decommitted(block): its pages are gone; memory_came_back(); gap_behind(unit):
+/// the next units without metadata, or no block; has_grown_over(block), unmap_grown(): mappings
+/// of ours where a block is decommitted. `kSet`: the one of the manager's sets of units that
+/// tells what is decommitted.
 template <class Range, class Manager, class Books, class Calls, unsigned kSet>
 class DecommittedRanges {
   using Block = coalescing::Block;
@@ -43,8 +47,9 @@ class DecommittedRanges {
   std::size_t count() const { return count_.load_relaxed(); }
   bool contains(Block block) const { return set().any(block); }
 
-  /// Decommits every free block of at least `least` slices, up to kMostRanges in all; with `keep_end` not the
-  /// one at the range's end, which will merge with memory opened next. Returns slices.
+  /// Decommits every free block of at least `least` slices, up to kMostRanges in all;
+  /// with `keep_end` not the one at the range's end, which will merge with memory
+  /// opened next. Returns slices.
   SPANALLOC_COLD std::size_t decommit_free(bool keep_end, std::size_t least = 1) {
     std::size_t decommitted = 0;
     manager_.take_all([&](Block block) {
@@ -55,14 +60,15 @@ class DecommittedRanges {
     });
     return decommitted;
   }
-  /// Decommits a block in use, which belongs to the caller, and to this set from then on. False: kMostRanges
-  /// are decommitted, or the kernel refuses; the block stays the caller's.
+  /// Decommits a block in use, which belongs to the caller, and to this set from then on. False:
+  /// kMostRanges are decommitted, or the kernel refuses; the block stays the caller's.
   SPANALLOC_COLD bool decommit_used(Block block) {
     if (ranges_ >= kMostRanges) return false;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
     if (count() == 0) least_ = {};
-    // First of all: a fork's child must not use the block as memory. Release, here and below: a child that
-    // finds it in decommitting_ decommits it; a child that does not finds all done, or nothing.
+    // First of all: a fork's child must not use the block as memory. Release, here and
+    // below: a child that finds it in decommitting_ decommits it; a child that does not
+    // finds all done, or nothing.
     decommitting_.store_release(block.first);
     count_.fetch_add_relaxed(block.size);
     set().insert(block);
@@ -78,8 +84,8 @@ class DecommittedRanges {
     note_decommitted(block, least_is_known);
     return true;
   }
-  /// Adds a block where nothing is mapped any more, in a placed range. Its owner has recorded it otherwise,
-  /// until this is done. False: kMostRanges are decommitted.
+  /// Adds a block where nothing is mapped any more, in a placed range. Its owner has recorded it
+  /// otherwise, until this is done. False: kMostRanges are decommitted.
   SPANALLOC_COLD bool add_unmapped(Block block) {
     if (ranges_ >= kMostRanges) return false;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
@@ -91,11 +97,12 @@ class DecommittedRanges {
     return true;
   }
 
-  /// False: nothing is decommitted, or the kernel refuses the ranges that speak for all: the smallest, and
-  /// both ends of the lowest run. In a reserved range they are really recommitted: at the limit on the number
-  /// of mappings the kernel refuses a range that makes one more. A range that borders on open memory, as the
-  /// ends of a run mostly do, makes none; the smallest may make one. (In a placed range the kernel is only
-  /// asked: in a fork's child a range that is mapped and recorded as decommitted could not be mapped again.)
+  /// False: nothing is decommitted, or the kernel refuses the ranges that speak for all: the
+  /// smallest, and both ends of the lowest run. In a reserved range they are really recommitted: at
+  /// the limit on the number of mappings the kernel refuses a range that makes one more. A range
+  /// that borders on open memory, as the ends of a run mostly do, makes none; the smallest may make
+  /// one. (In a placed range the kernel is only asked: in a fork's child a range that is mapped and
+  /// recorded as decommitted could not be mapped again.)
   SPANALLOC_COLD bool may_recommit() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
@@ -112,16 +119,16 @@ class DecommittedRanges {
     return could_recommit(least_) || could_recommit(first) || could_recommit(last);
   }
 
-  /// Whether no run of decommitted ranges is known to have room with its free neighbours. A hint: it only
-  /// decides which memory is asked for first.
+  /// Whether no run of decommitted ranges is known to have room with its free neighbours. A hint:
+  /// it only decides which memory is asked for first.
   bool known_without_room(std::size_t count, std::size_t alignment) const {
     return no_room_.known_absent(count, alignment);
   }
   /// After memory was given back or recommitted. Any thread.
   void memory_came_back() { no_room_.memory_came_back(); }
 
-  /// Recommits a run of decommitted ranges that has room with its free neighbours, or a part of it. False:
-  /// there is none, or the kernel refuses.
+  /// Recommits a run of decommitted ranges that has room with its free neighbours, or a part of it.
+  /// False: there is none, or the kernel refuses.
   SPANALLOC_COLD bool recommit_run_for(std::size_t count, std::size_t alignment) {
     no_room_.arm();
     bool has_room = false;
@@ -147,8 +154,8 @@ class DecommittedRanges {
     if (!has_room) no_room_.note(count, alignment);
     return recommitted;
   }
-  /// Recommits at most `most` runs of decommitted ranges, in whole or in part. False: the kernel grants none;
-  /// then the smallest range is known.
+  /// Recommits at most `most` runs of decommitted ranges, in whole or in part. False: the kernel
+  /// grants none; then the smallest range is known.
   SPANALLOC_COLD bool recommit_runs(std::size_t most) {
     std::size_t recommitted = 0;
     least_ = {};
@@ -169,7 +176,7 @@ class DecommittedRanges {
     return recommitted != 0;
   }
 
-  // --- In a fork's child -----------------------------------------------------------------------------------
+  // --- In a fork's child -------------------------------------------------------------------------
 
   /// Before anything else: counts what the set holds.
   SPANALLOC_COLD void recount() {
@@ -183,8 +190,8 @@ class DecommittedRanges {
     count_.store_relaxed(decommitted);
     least_ = {};
   }
-  /// Completes the decommit of a block that a vanished thread had claimed. False: that thread was not
-  /// decommitting it.
+  /// Completes the decommit of a block that a vanished thread had claimed. False: that thread
+  /// was not decommitting it.
   SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
@@ -193,15 +200,17 @@ class DecommittedRanges {
     set().erase(block);
     return true;
   }
-  /// After the manager has recovered. Frees blocks that a vanished thread had recommitted and was taking out
-  /// of the set. Blocks that it was taking out because they are lost stay lost: foreign mappings stand there.
+  /// After the manager has recovered. Frees blocks that a vanished thread had recommitted and was
+  /// taking out of the set. Blocks that it was taking out because they are lost stay lost:
+  /// foreign mappings stand there.
   SPANALLOC_COLD void recover_in_child() {
     if (const std::size_t first = decommitting_.load_relaxed(); first != 0) {
       decommit_again({first, manager_.size_of(first)});
       decommitting_.store_relaxed(0);
     }
     manager_.walk([&](Block block, coalescing::BlockState state, bool) {
-      if (state != coalescing::BlockState::kUsed || books_.is_gap(block) || !contains(block)) return;
+      if (state != coalescing::BlockState::kUsed || books_.is_gap(block) || !contains(block))
+        return;
       const bool lost = books_.is_lost(block);
       if (!lost && set().next_run(block, block.first) == block) return;
       set().erase(block);
@@ -214,24 +223,28 @@ class DecommittedRanges {
   coalescing::UnitSet& set() { return manager_.extra_set(kSet); }
   const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
 
-  // Whether it is a block, decommitted, and not half decommitted (in a fork's child before recovery).
+  // Whether it is a block, decommitted, and not half decommitted (in a
+  // fork's child before recovery).
   bool is_whole(Block decommitted) const {
     return decommitted && set().any({decommitted.first, 1}) &&
            manager_.size_of(decommitted.first) == decommitted.size;
   }
   bool could_recommit(Block decommitted) {
-    if (!is_whole(decommitted) || range_.recommit(decommitted.first, decommitted.size) != os::Placed::kYes)
+    if (!is_whole(decommitted) ||
+        range_.recommit(decommitted.first, decommitted.size) != os::Placed::kYes)
       return false;
     if (!range_.decommit(decommitted.first, decommitted.size)) book_recommitted(decommitted);
     return true;
   }
-  // A small range under a foreign mapping is lost at once: else the kernel would be asked for it each time.
+  // A small range under a foreign mapping is lost at once: else the kernel would
+  // be asked for it each time.
   os::Placed recommit(Block decommitted) {
     os::Placed placed = range_.recommit(decommitted.first, decommitted.size);
     if (placed == os::Placed::kTaken && books_.has_grown_over(decommitted)) {
       books_.unmap_grown();
       const bool is_clear = !books_.has_grown_over(decommitted);
-      placed = is_clear ? range_.recommit(decommitted.first, decommitted.size) : os::Placed::kRefused;
+      placed =
+          is_clear ? range_.recommit(decommitted.first, decommitted.size) : os::Placed::kRefused;
     }
     if (placed == os::Placed::kYes) book_recommitted(decommitted);
     if (placed == os::Placed::kTaken && decommitted.size <= kLostIfTaken) lose(decommitted);
@@ -250,10 +263,12 @@ class DecommittedRanges {
   Block end_with_room(Block range, std::size_t count, std::size_t alignment) {
     const std::size_t wanted = max_of(count, kWorthRecommitting);
     if (range.size <= wanted) return range;
-    // Alignments do not count from slice 0: the last aligned unit is less than an alignment before the end.
+    // Alignments do not count from slice 0: the last aligned unit is less than an
+    // alignment before the end.
     const std::size_t latest = range.end() - wanted;
     const std::size_t start = manager_.aligned(latest - min_of(latest, alignment - 1), alignment);
-    if (start <= range.first || start > latest || !manager_.split(range.first, start - range.first)) {
+    if (start <= range.first || start > latest ||
+        !manager_.split(range.first, start - range.first)) {
       return range;
     }
     ++ranges_;

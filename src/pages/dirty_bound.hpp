@@ -1,21 +1,22 @@
-// Bounds the dirty memory that freed large blocks leave. The free that exceeds the bound purges the excess: a
-// decay epoch may be far away, for a thread has to come by to begin it.
+// Bounds the dirty memory that freed large blocks leave. The free that exceeds the bound purges the
+// excess: a decay epoch may be far away, for a thread has to come by to begin it.
 //
 //   dirty <= 32 MiB + live / 4            of such blocks, in slices
 //   or, where that is more,
 //   dirty <= min(32 MiB + live / 4 + regretted, 2 * height - live)
 //
-// A program that frees much and takes it again at once would pay for each of its pages anew. If it takes
-// clean memory soon after as much was purged for the bound, that purge was in vain: `regretted` grows by
-// twice as much, to 256 MiB at most. Each decay epoch takes an eighth off.
+// A program that frees much and takes it again at once would pay for each of its pages anew. If it
+// takes clean memory soon after as much was purged for the bound, that purge was in vain:
+// `regretted` grows by twice as much, to 256 MiB at most. Each decay epoch takes an eighth off.
 //
-// `height` is how much was live at a time of late. Live and dirty memory together stay within twice the
-// height: where sizes differ, much of what is beyond lies in pieces that fit nothing. `live` goes up and
-// down; its highest value is noted when it has fallen by 32 MiB, or to the half. A higher value becomes the
-// height (and counts before it is noted); a lower one brings the height down by a sixteenth of the way.
+// `height` is how much was live at a time of late. Live and dirty memory together stay within twice
+// the height: where sizes differ, much of what is beyond lies in pieces that fit nothing. `live`
+// goes up and down; its highest value is noted when it has fallen by 32 MiB, or to the half. A
+// higher value becomes the height (and counts before it is noted); a lower one brings the height
+// down by a sixteenth of the way.
 //
-// All counts are hints. Dirty memory that small blocks take is not subtracted, so `dirty` may be too high.
-// Each decay epoch corrects it, and so does a purge that finds less than it looks for.
+// All counts are hints. Dirty memory that small blocks take is not subtracted, so `dirty` may be
+// too high. Each decay epoch corrects it, and so does a purge that finds less than it looks for.
 #pragma once
 
 #include <cstddef>
@@ -80,7 +81,8 @@ class DirtyBound {
     if (dirty <= least) return 0;
     // (The highest value counts while it stands, before its fall notes it.)
     const std::size_t twice = 2 * max_of(height_.load_relaxed(), highest_.load_relaxed());
-    const std::size_t wanted = min_of(least + regretted_.load_relaxed(), twice - min_of(twice, live));
+    const std::size_t wanted =
+        min_of(least + regretted_.load_relaxed(), twice - min_of(twice, live));
     return dirty - min_of(dirty, max_of(least, wanted));
   }
 

@@ -1,5 +1,6 @@
-// A table of records indexed by number, in address space of its own (guarded_table.hpp). Records are opened,
-// zero-filled, as their numbers come into use. They never move, and disappear only with the whole table.
+// A table of records indexed by number, in address space of its own (guarded_table.hpp).
+// Records are opened, zero-filled, as their numbers come into use. They never move, and
+// disappear only with the whole table.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ namespace spanalloc {
 template <class T>
 class GrowingTable {
  public:
-  /// Claims room for `records`, in the region, or without one (nullptr) wherever the kernel likes; may be
-  /// called again. The caller serialises start() and reach(). False: refused.
+  /// Claims room for `records`, in the region, or without one (nullptr) wherever the kernel likes;
+  /// may be called again. The caller serialises start() and reach(). False: refused.
   bool start(std::size_t records, TableRegion* region = nullptr) {
     if (records_.load_relaxed() != nullptr) return true;
     // (A fork's child may find the table begun.)
@@ -37,8 +38,8 @@ class GrowingTable {
   TableReach reach(std::size_t from, std::size_t end) {
     if (end > capacity_) return {from, from};
     if (table_.is_open_up_to(end * sizeof(T))) return {end, end};
-    // The next page, mapped already, tells whether mlockall(MCL_FUTURE) was called before it was mapped. (If
-    // the place was given back it may be somebody else's.)
+    // The next page, mapped already, tells whether mlockall(MCL_FUTURE) was called before it was
+    // mapped. (If the place was given back it may be somebody else's.)
     const bool locked = (table_.holds_place() && os::is_locked(table_.next_page())) ||
                         (table_.is_used() && os::memory_is_locked());
     const TableReach bytes = table_.open_up_to(from * sizeof(T), end * sizeof(T), locked);
@@ -47,13 +48,17 @@ class GrowingTable {
     const bool gap = bytes.next != bytes.end;
     return {below, gap ? (bytes.next + sizeof(T) - 1) / sizeof(T) : below};
   }
-  /// Like reach(), for a table that all users expect to have no gaps. False: the records are not all usable.
+  /// Like reach(), for a table that all users expect to have no gaps. False: the
+  /// records are not all usable.
   bool ensure(std::size_t end) { return reach(0, end).end == end; }
-  /// For a table that its owner can do without (guarded_table.hpp). Like reach(), one thread at a time.
+  /// For a table that its owner can do without (guarded_table.hpp). Like
+  /// reach(), one thread at a time.
   void give_reservation_back() { table_.give_reservation_back(); }
   bool is_without_gaps() const { return table_.is_without_gaps(); }
   /// Whether the record exists, for a number below an end that was reached.
-  bool has(std::size_t number) const { return table_.has(number * sizeof(T), (number + 1) * sizeof(T)); }
+  bool has(std::size_t number) const {
+    return table_.has(number * sizeof(T), (number + 1) * sizeof(T));
+  }
 
   /// Gives the table's address space back, while nobody uses it; start() may follow.
   void destroy() {
@@ -74,8 +79,8 @@ class GrowingTable {
   GuardedTable<> table_;
 };
 
-/// A growing table whose first kFront records stand in front of a region's other tables. Most processes need
-/// no more, and then have no mappings and page tables for the rest.
+/// A growing table whose first kFront records stand in front of a region's other tables. Most
+/// processes need no more, and then have no mappings and page tables for the rest.
 template <class T, std::size_t kFront>
 class FrontedTable {
  public:
@@ -123,7 +128,9 @@ class FrontedTable {
     given_up_.store_relaxed(0);
     capacity_ = 0;
   }
-  T& operator[](std::size_t number) { return number < kFront ? front_[number] : rest_[number - kFront]; }
+  T& operator[](std::size_t number) {
+    return number < kFront ? front_[number] : rest_[number - kFront];
+  }
   const T& operator[](std::size_t number) const {
     return number < kFront ? front_[number] : rest_[number - kFront];
   }

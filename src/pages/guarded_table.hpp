@@ -1,17 +1,21 @@
-// Address space for a table that grows from its beginning on. Each page is opened as it comes into use,
-// between two guard pages: an overrun of the table meets one, and nothing foreign ever borders on the table.
+// Address space for a table that grows from its beginning on. Each page is opened as it comes
+// into use, between two guard pages: an overrun of the table meets one, and nothing foreign
+// ever borders on the table.
 //
-//      guard | open, zero-filled ............... | guard, mapped ahead |   nobody's, up to the capacity
+//      guard | open, zero-filled ............... | guard, mapped ahead |   nobody's, up to the
+//                                                                          capacity
 //            0                                 open_                 mapped_
 //
-// Nothing else is mapped: a table costs what is open, and what is mapped ahead to save calls (not under a
-// limit). Where a foreign mapping is in a table's way, the table continues behind it: the entries that would
-// stand there are a gap, and never exist.
+// Nothing else is mapped: a table costs what is open, and what is mapped ahead to save calls (not
+// under a limit). Where a foreign mapping is in a table's way, the table continues behind it: the
+// entries that would stand there are a gap, and never exist.
 //
-// A process's tables begin in one region (TableRegion), so that their first pages share page tables.
+// A process's tables begin in one region (TableRegion), so that their first
+// pages share page tables.
 //
-// Fork: a child may find a table whose thread vanished between two steps of its growth. Pages that it had
-// mapped and not recorded would be in the table's own way. So mapping_ records what is about to be mapped.
+// Fork: a child may find a table whose thread vanished between two steps of its growth. Pages
+// that it had mapped and not recorded would be in the table's own way. So mapping_ records
+// what is about to be mapped.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +30,15 @@
 
 namespace spanalloc {
 
-/// How far a table reaches, in its user's unit: all below `end` can be used. If that is less than was asked
-/// for, a gap follows, up to `next`; or if next == end, the kernel has refused memory.
+/// How far a table reaches, in its user's unit: all below `end` can be used. If that is less than
+/// was asked for, a gap follows, up to `next`; or if next == end, the kernel has refused memory.
 struct TableReach {
   std::size_t end = 0;
   std::size_t next = 0;
 };
 
-/// Where a table begins (0: anywhere), and how many bytes are mapped there at first, though not opened.
+/// Where a table begins (0: anywhere), and how many bytes are mapped there at
+/// first, though not opened.
 struct TablePlace {
   std::uintptr_t address = 0;
   std::size_t mapped = 0;
@@ -51,15 +56,16 @@ class TableRegion {
     small_ = random_place<Calls>(kWindows, kGiB);
     if (small_ == 0) return;
     mapped_ahead_ = TablePlace::ahead();
-    // Tables cost less if their first pages share a page of page tables; within it the place is random.
+    // Tables cost less if their first pages share a page of page tables;
+    // within it the place is random.
     end_of_small_ = small_ + kGiB - 2 * kMiB;
     big_ = end_of_small_;
     const std::uint64_t random = os::random_bits();
     small_ += random % kFronts * 2 * kMiB + kFront + random / kFronts % kShifts * 64 * kKiB;
     front_ = small_ + 64 * kKiB - os::page_size();
   }
-  /// A place for a small table that never exceeds `bytes`: before the first table of place_for(), close
-  /// enough to share its page of page tables.
+  /// A place for a small table that never exceeds `bytes`: before the first table of place_for(),
+  /// close enough to share its page of page tables.
   TablePlace place_in_front(std::size_t bytes) {
     const std::size_t page = os::page_size();
     const std::size_t room = align_up(bytes, page) + 2 * page;
@@ -79,12 +85,14 @@ class TableRegion {
   void forget() { small_ = end_of_small_ = big_ = front_ = 0; }
 
  private:
-  // The front lies in one of kFronts ranges of 2 MiB, each of which one page of page tables describes. The
-  // first table behind the front begins within the same range, and their guards are one mapping.
+  // The front lies in one of kFronts ranges of 2 MiB, each of which one page of page
+  // tables describes. The first table behind the front begins within the same range, and
+  // their guards are one mapping.
   static constexpr std::size_t kFronts = 128;
   static constexpr std::size_t kFront = 1536 * kKiB;
   static constexpr std::size_t kShifts = 6;
-  // Below and above the arenas' windows (address_range.hpp). Kernels with 39-bit addresses have the last.
+  // Below and above the arenas' windows (address_range.hpp). Kernels with 39-bit
+  // addresses have the last.
   static constexpr PlaceWindow kWindows[] = {
       {1 * kTiB, 4 * kTiB}, {60 * kTiB, 80 * kTiB}, {256 * kGiB, 384 * kGiB}};
 
@@ -120,12 +128,13 @@ class GuardedTable {
   bool started() const { return base() != nullptr; }
   char* base() const { return pointer_to<char>(base_.load_relaxed()); }
 
-  /// Opens the table up to `needed`, of which the part below `from` is in use already. `sparing`: opens no
-  /// page more, because memory is locked, and opened pages are resident at once.
+  /// Opens the table up to `needed`, of which the part below `from` is in use already. `sparing`:
+  /// opens no page more, because memory is locked, and opened pages are resident at once.
   TableReach open_up_to(std::size_t from, std::size_t needed, bool sparing) {
     SPANALLOC_ASSERT(from <= needed && needed <= capacity_);
     while (open_ < needed) {
-      // Steps of 64 KiB keep system calls few. A refused step is tried again with exactly what is needed.
+      // Steps of 64 KiB keep system calls few. A refused step is tried again
+      // with exactly what is needed.
       const std::size_t exact = align_up(needed, os::page_size());
       const std::size_t step = min_of(align_up(needed, 64 * kKiB), capacity_);
       Opened opened = sparing ? Opened::kRefused : open_next(step);
@@ -137,8 +146,8 @@ class GuardedTable {
   bool is_used() const { return open_ != 0; }
   bool is_open_up_to(std::size_t bytes) const { return bytes <= open_ && is_without_gaps(); }
   bool is_without_gaps() const { return gaps_.load_relaxed() == 0; }
-  /// Whether [first, end), which lies below what has been opened, is in no gap. For any thread that knows it
-  /// to have been opened: such a thread sees the gaps before it, too.
+  /// Whether [first, end), which lies below what has been opened, is in no gap. For any thread that
+  /// knows it to have been opened: such a thread sees the gaps before it, too.
   bool has(std::size_t first, std::size_t end) const {
     for (unsigned i = 0; i < gaps_.load_acquire(); ++i) {  // acquire: what the gap is
       if (gap_[i].first < end && first < gap_[i].end) return false;
@@ -149,9 +158,9 @@ class GuardedTable {
   /// For asking whether the next page would be locked.
   void* next_page() const { return base() + open_; }
 
-  /// For a table that its owner can do without, when it could not be opened. While nothing is open the place
-  /// then costs no mapping, of which a process may have only so many. Opening takes the place again; if
-  /// somebody else has mapped there, the table is refused for ever.
+  /// For a table that its owner can do without, when it could not be opened. While nothing is open
+  /// the place then costs no mapping, of which a process may have only so many. Opening takes the
+  /// place again; if somebody else has mapped there, the table is refused for ever.
   SPANALLOC_COLD void give_reservation_back() {
     if (is_used() || mapped_ == 0) return;
     const std::size_t page = os::page_size();
@@ -201,7 +210,8 @@ class GuardedTable {
     return {needed, needed};
   }
 
-  // One step towards `target`, or a part of it, up to a foreign mapping. The guard behind it is mapped first.
+  // One step towards `target`, or a part of it, up to a foreign mapping. The guard
+  // behind it is mapped first.
   SPANALLOC_COLD Opened open_next(std::size_t target) {
     const std::size_t page = os::page_size();
     if (mapped_ == 0 && !take_place_again()) return Opened::kRefused;
@@ -223,16 +233,18 @@ class GuardedTable {
     }
     return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
   }
-  // Continues what a vanished thread was mapping, page by page. A page that cannot be read is what it has
-  // mapped (or nothing was there: it is mapped now). A page that can be read is a foreign one that it was
-  // about to meet. (A foreign page that cannot be read, mapped just there and then, would be taken for ours.)
+  // Continues what a vanished thread was mapping, page by page. A page that cannot be read is what
+  // it has mapped (or nothing was there: it is mapped now). A page that can be read is a foreign
+  // one that it was about to meet. (A foreign page that cannot be read, mapped just there and then,
+  // would be taken for ours.)
   SPANALLOC_COLD void take_what_was_being_mapped() {
     const std::size_t page = os::page_size();
     for (; mapped_ < mapping_; mapped_ += page) {
       const char* next = base() + mapped_;
       const os::Placed placed = Calls::reserve_at(base() + mapped_, page);
       if (placed == os::Placed::kRefused) return;  // the next caller continues
-      if (placed == os::Placed::kTaken && Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(next)))
+      if (placed == os::Placed::kTaken &&
+          Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(next)))
         break;
     }
     mapping_ = 0;
@@ -270,8 +282,8 @@ class GuardedTable {
     return Opened::kGap;
   }
 
-  // Invariants: open_ + page <= mapped_ <= capacity_ + page, or open_ = mapped_ = 0 (the place is not held).
-  // Gaps end at or before open_.
+  // Invariants: open_ + page <= mapped_ <= capacity_ + page, or open_ = mapped_ = 0 (the place is
+  // not held). Gaps end at or before open_.
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   std::size_t capacity_ = 0;
   std::size_t open_ = 0;

@@ -5,25 +5,28 @@
 //   always   for all
 //   auto     for memory that is dense and stays, found out as below
 //
-// (The default makes no call because libc's malloc makes none, and a filter of system calls may end the
-// process for one. docs/tuning.md says what the others gain.)
+// (The default makes no call because libc's malloc makes none, and a filter of system calls may end
+// the process for one. docs/tuning.md says what the others gain.)
 //
-// A huge page takes all of its memory at once. It saves most of what translating its addresses costs, and 511
-// page faults at the first touch. It pays where all of the memory is used, and for long: the kernel has to
-// find one, and to zero all of it. The arena cannot tell: a thousand idle threads have thousands of spans in
-// use, hardly touched. But the kernel knows which pages are resident.
+// A huge page takes all of its memory at once. It saves most of what translating its addresses
+// costs, and 511 page faults at the first touch. It pays where all of the memory is used, and
+// for long: the kernel has to find one, and to zero all of it. The arena cannot tell: a
+// thousand idle threads have thousands of spans in use, hardly touched. But the kernel knows
+// which pages are resident.
 //
-//   open memory    Each decay epoch looks at a few huge pages' worth of what was open an epoch ago. If nearly
-//                  all of one is resident it advises a huge page, which the kernel then makes in the
-//                  background from pages that are there already: this takes no memory.
-//   fresh memory   is advised before its first touch if memory opened earlier was used up and has stayed. To
-//                  know that, now and then a huge page's worth of fresh memory is left without advice, as a
-//                  probe. If nearly all of the probe is resident after kStaysMs, the answer holds for what
-//                  opens next, up to a sixteenth of what is open then: at most so much can turn out sparse.
+//   open memory    Each decay epoch looks at a few huge pages' worth of what was open an epoch ago.
+//                  If nearly all of one is resident it advises a huge page, which the kernel then
+//                  makes in the background from pages that are there already: this takes no memory.
+//   fresh memory   is advised before its first touch if memory opened earlier was used up and has
+//                  stayed. To know that, now and then a huge page's worth of fresh memory is left
+//                  without advice, as a probe. If nearly all of the probe is resident after
+//                  kStaysMs, the answer holds for what opens next, up to a sixteenth of what is
+//                  open then: at most so much can turn out sparse.
 //
-// Memory that a single large object opens or grows by is not advised, for the program may write any part of
-// it. (If it becomes dense, an epoch finds it.) Nothing is advised while less than 64 MiB are open. The arena
-// takes advice back where pages go back to the kernel, and where it hands out a large object.
+// Memory that a single large object opens or grows by is not advised, for the program may write
+// any part of it. (If it becomes dense, an epoch finds it.) Nothing is advised while less than
+// 64 MiB are open. The arena takes advice back where pages go back to the kernel, and where it
+// hands out a large object.
 #pragma once
 
 #include <cstddef>
@@ -43,12 +46,13 @@ inline constexpr std::size_t kLeastAdvised = 64 * kMiB;
 /// What SPANALLOC_THP says.
 inline HugePageUse huge_page_use() {
   static constexpr const char* kChoices[] = {"system", "auto", "always", "never"};
-  return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
+  return static_cast<HugePageUse>(
+      os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
 }
 
-/// Under the lock for opening memory. Zero-initialisable. Counts in slices from a place where a huge page can
-/// begin, and the first of these slices is never open. In both functions `is_dense(block)` tells whether
-/// nearly all of the open memory is resident.
+/// Under the lock for opening memory. Zero-initialisable. Counts in slices from a place where a
+/// huge page can begin, and the first of these slices is never open. In both functions
+/// `is_dense(block)` tells whether nearly all of the open memory is resident.
 template <unsigned kSliceBits>
 class HugePageAdvice {
  public:
@@ -60,7 +64,8 @@ class HugePageAdvice {
   static constexpr std::uint64_t kStaysMs = 500;
   static constexpr unsigned kLooksAnEpoch = 4;
 
-  /// Memory has been opened for a range of `count` slices. Returns the part of it to be advised; none: empty.
+  /// Memory has been opened for a range of `count` slices. Returns the part of it to
+  /// be advised; none: empty.
   template <class IsDense>
   coalescing::Block opened(coalescing::Block block, std::size_t count, std::uint64_t now_ms,
                            IsDense&& is_dense) {
@@ -78,8 +83,9 @@ class HugePageAdvice {
     return {unit.end(), block.end() - unit.end()};
   }
 
-  /// Begins a decay epoch, while slices below `limit` are open. advise(block): huge pages' worth that is
-  /// dense and has stayed. `is_excluded(block)`: it has been advised already, or must not be.
+  /// Begins a decay epoch, while slices below `limit` are open. advise(block): huge pages'
+  /// worth that is dense and has stayed. `is_excluded(block)`: it has been advised
+  /// already, or must not be.
   template <class IsOut, class IsDense, class Advise>
   void pass_epoch(std::size_t limit, IsOut&& is_excluded, IsDense&& is_dense, Advise&& advise) {
     const std::size_t stayed = limit_at_epoch_;

@@ -1,27 +1,31 @@
 // Large objects: each has a mapping of its own, outside spans, and an entry in a side table.
 //
-// An object begins where its mapping does; or, if the mapping has come from elsewhere (fill()), some pages
-// and bytes behind that. Several heaps may share a table: each object has its owner's number (0: but one).
+// An object begins where its mapping does; or, if the mapping has come from elsewhere (fill()),
+// some pages and bytes behind that. Several heaps may share a table: each object has its
+// owner's number (0: but one).
 //
-// Nothing about an object is kept in or next to it, so neither an overflow nor a pointer to foreign memory
-// can fake a header: a pointer that is not in the table is not ours. The table is an open-addressing hash
-// (linear probing, multiplicative hashing) keyed by the object's address. Its memory comes from the kernel;
-// the first page is mapped with the first object.
+// Nothing about an object is kept in or next to it, so neither an overflow nor a pointer to foreign
+// memory can fake a header: a pointer that is not in the table is not ours. The table is an
+// open-addressing hash (linear probing, multiplicative hashing) keyed by the object's address. Its
+// memory comes from the kernel; the first page is mapped with the first object.
 //
 // Invariants, under lock_:
-//   (1) Every entry names a mapping that is ours: an entry leaves the table before its address range can go
-//       back to the kernel, and enters it after the range was mapped. So no two entries have one address,
-//       even when the kernel hands an address out again at once.
-//   (2) 2 * (entries_ + tombstones_ + promised_) <= capacity: a thread that was promised a slot inserts
-//   without
-//       failing. A resize takes its entry out, keeps the slot promised, remaps, and puts the entry back under
-//       the new address.
-//   (3) At every instant the table is whole: an entry comes with the write of its address and goes when its
-//       address becomes a grave; a new table comes with the write of table_. Each is one store. Only the
-//       counts may be behind, and a fork's child counts anew (Guard). For this, removal leaves graves and
-//       shifts nothing; a table full of graves is made anew.
-// No system call happens under the lock, but for destroy(). The lock and the table cost nothing beside the
-// mapping itself (microseconds, and serialised by the kernel): so there is one lock, and no shards.
+//   (1) Every entry names a mapping that is ours: an entry leaves the table before its address
+//   range can go
+//       back to the kernel, and enters it after the range was mapped. So no two entries have one
+//       address, even when the kernel hands an address out again at once.
+//   (2) 2 * (entries_ + tombstones_ + promised_) <= capacity: a thread that was promised a slot
+//   inserts without
+//       failing. A resize takes its entry out, keeps the slot promised, remaps, and puts the entry
+//       back under the new address.
+//   (3) At every instant the table is whole: an entry comes with the write of its address and goes
+//   when its
+//       address becomes a grave; a new table comes with the write of table_. Each is one store.
+//       Only the counts may be behind, and a fork's child counts anew (Guard). For this, removal
+//       leaves graves and shifts nothing; a table full of graves is made anew.
+// No system call happens under the lock, but for destroy(). The lock and the table cost
+// nothing beside the mapping itself (microseconds, and serialised by the kernel): so there is
+// one lock, and no shards.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +58,8 @@ struct LargeObjectCalls {
 template <class Calls = LargeObjectCalls>
 class LargeObjects {
  public:
-  /// A zeroed object of `size` bytes (any, rounded up to whole pages; 0 counts as 1) at a multiple of
-  /// `alignment` (a power of two). nullptr when memory is out; then nothing has changed.
+  /// A zeroed object of `size` bytes (any, rounded up to whole pages; 0 counts as 1) at a multiple
+  /// of `alignment` (a power of two). nullptr when memory is out; then nothing has changed.
   void* allocate(std::size_t size, std::size_t alignment) {
     const std::size_t page = os::page_size();
     if (size == 0) size = 1;
@@ -70,8 +74,8 @@ class LargeObjects {
     return object;
   }
 
-  /// Promises a slot for an object whose mapping the caller is about to make. fill() or give_promise_back()
-  /// ends the promise. False: there is no slot, or there are `most` objects.
+  /// Promises a slot for an object whose mapping the caller is about to make. fill() or
+  /// give_promise_back() ends the promise. False: there is no slot, or there are `most` objects.
   bool promise(std::size_t most) { return statistics().objects < most && promise_slot(); }
   void fill(void* mapping, std::size_t bytes, std::size_t offset, unsigned owner) {
     SPANALLOC_ASSERT(offset < kMostOffset && owner <= kMostOwner);
@@ -84,7 +88,8 @@ class LargeObjects {
     take_promise_back();
   }
 
-  /// Unmaps the object. Returns its bytes; 0: `p` is not exactly the address of one, and nothing has changed.
+  /// Unmaps the object. Returns its bytes; 0: `p` is not exactly the address of one,
+  /// and nothing has changed.
   std::size_t free(void* p) {
     Entry entry;
     {
@@ -114,9 +119,10 @@ class LargeObjects {
     return slot != nullptr && Entry{address_of(p), slot->packed}.was_larger();
   }
 
-  /// Makes the object at `p` at least `size` bytes large, in place or by moving its pages. The contents stay
-  /// up to the smaller size, new bytes are zero. Returns its address; nullptr: nothing has changed. An object
-  /// whose alignment exceeds a page does not grow: it might have to move.
+  /// Makes the object at `p` at least `size` bytes large, in place or by moving its
+  /// pages. The contents stay up to the smaller size, new bytes are zero. Returns its
+  /// address; nullptr: nothing has changed. An object whose alignment exceeds a page does
+  /// not grow: it might have to move.
   void* resize(void* p, std::size_t size) {
     if (size == 0) size = 1;
     if (size > SIZE_MAX / 2) return nullptr;
@@ -143,7 +149,8 @@ class LargeObjects {
     return pointer_to(now.address);
   }
 
-  /// Unmaps every object and the table, while nobody uses them; objects may be allocated afterwards.
+  /// Unmaps every object and the table, while nobody uses them; objects may
+  /// be allocated afterwards.
   void destroy() {
     Guard guard(*this);
     Table* table = table_.load_relaxed();
@@ -204,9 +211,9 @@ class LargeObjects {
 
   struct Entry {
     std::uintptr_t address = 0;
-    // From bit 0 on: log2 of the alignment (6 bits); whole pages between the mapping's beginning and the
-    // object's page (6); the mapping's bytes, a multiple of the page size; from bit 48 on the owner (10
-    // bits); whether the object has been larger.
+    // From bit 0 on: log2 of the alignment (6 bits); whole pages between the mapping's beginning
+    // and the object's page (6); the mapping's bytes, a multiple of the page size; from bit 48 on
+    // the owner (10 bits); whether the object has been larger.
     std::uint64_t packed = 0;
 
     static constexpr std::uint64_t kLogMask = 63;
@@ -215,10 +222,12 @@ class LargeObjects {
     static constexpr std::uint64_t kWasLarger = std::uint64_t{1} << 58;
     static constexpr std::uint64_t kBytesMask = (std::uint64_t{1} << kOwnerShift) - 4 * kKiB;
 
-    static Entry make(std::uintptr_t address, std::size_t bytes, unsigned log2_alignment, std::size_t before,
-                      unsigned owner) {
-      SPANALLOC_ASSERT((bytes & ~kBytesMask) == 0 && before <= kLogMask && log2_alignment <= kLogMask);
-      return {address, bytes | log2_alignment | before << kBeforeShift | std::uint64_t{owner} << kOwnerShift};
+    static Entry make(std::uintptr_t address, std::size_t bytes, unsigned log2_alignment,
+                      std::size_t before, unsigned owner) {
+      SPANALLOC_ASSERT((bytes & ~kBytesMask) == 0 && before <= kLogMask &&
+                       log2_alignment <= kLogMask);
+      return {address, bytes | log2_alignment | before << kBeforeShift |
+                           std::uint64_t{owner} << kOwnerShift};
     }
     std::size_t bytes() const { return packed & kBytesMask; }
     std::size_t alignment() const { return std::size_t{1} << (packed & kLogMask); }
@@ -252,7 +261,8 @@ class LargeObjects {
     Slot& operator[](std::size_t slot) { return reinterpret_cast<Slot*>(this + 1)[slot]; }
     std::size_t next(std::size_t slot) const { return slot + 1 == capacity ? 0 : slot + 1; }
     std::size_t home(std::uintptr_t address) const {
-      // Fibonacci hashing: page addresses differ above bit 12; the top bits of the product mix them all.
+      // Fibonacci hashing: page addresses differ above bit 12; the top bits of
+      // the product mix them all.
       const std::uint64_t hash = address * 0x9E3779B97F4A7C15u;
       return static_cast<std::size_t>((hash >> 32) * capacity >> 32);
     }
@@ -264,8 +274,10 @@ class LargeObjects {
   class [[nodiscard]] Guard {
    public:
     explicit Guard(LargeObjects& objects) : guard_(objects.lock_) {
-      // After a fork the threads that held the lock, or were promised slots, are missing in the child.
-      if (SPANALLOC_UNLIKELY(guard_.owner_died() || objects.generation_ != SpinLock::generation())) {
+      // After a fork the threads that held the lock, or were promised slots,
+      // are missing in the child.
+      if (SPANALLOC_UNLIKELY(guard_.owner_died() ||
+                             objects.generation_ != SpinLock::generation())) {
         objects.count_anew();
       }
     }
@@ -274,8 +286,8 @@ class LargeObjects {
     LockGuard<WakingLock> guard_;
   };
 
-  // Promises of vanished threads are void. A mapping that they had made but not listed (at most one a thread)
-  // stays mapped in the child, and is never used.
+  // Promises of vanished threads are void. A mapping that they had made but not listed (at most one
+  // a thread) stays mapped in the child, and is never used.
   void count_anew() {
     generation_ = SpinLock::generation();
     promised_ = entries_ = tombstones_ = bytes_ = 0;
@@ -300,7 +312,8 @@ class LargeObjects {
     return false;
   }
 
-  // After a fork count_anew() may have dropped this promise. One too few does no harm: tables are half empty.
+  // After a fork count_anew() may have dropped this promise. One too few does no
+  // harm: tables are half empty.
   void take_promise_back() { promised_ -= promised_ != 0; }
 
   Slot* find(std::uintptr_t address) {
@@ -366,15 +379,16 @@ class LargeObjects {
             return true;
           }
           // As large as the old table if graves fill that; otherwise twice as large.
-          bytes = 4 * (entries_ + promised_ + 1) <= table->capacity ? table->bytes() : 2 * table->bytes();
+          bytes = 4 * (entries_ + promised_ + 1) <= table->capacity ? table->bytes()
+                                                                    : 2 * table->bytes();
         }
       }
       if (!replace(tables, bytes)) return false;
     }
   }
 
-  // Puts a table of `bytes` in the place of table number `seen`, unless another thread has done so. Maps and
-  // unmaps outside the lock.
+  // Puts a table of `bytes` in the place of table number `seen`, unless another thread has done so.
+  // Maps and unmaps outside the lock.
   bool replace(std::size_t seen, std::size_t bytes) {
     auto* fresh = static_cast<Table*>(Calls::map(bytes, os::page_size()));
     if (fresh == nullptr) return false;

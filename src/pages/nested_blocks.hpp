@@ -1,26 +1,30 @@
-// Blocks for a thread that calls malloc in the middle of our own slow path: in a function that another
-// library has put in the place of libc's mmap, munmap, mremap, madvise or mprotect (os/kernel_call.hpp). The
-// thread may hold any lock of ours, and others may wait for it. So nothing here takes a lock, and no memory
-// comes through those functions. Any thread may free these blocks later.
+// Blocks for a thread that calls malloc in the middle of our own slow path: in a function
+// that another library has put in the place of libc's mmap, munmap, mremap, madvise or
+// mprotect (os/kernel_call.hpp). The thread may hold any lock of ours, and others may wait
+// for it. So nothing here takes a lock, and no memory comes through those functions. Any
+// thread may free these blocks later.
 //
-// Blocks of up to 8 KiB are cut out of chunks of 64 KiB. A chunk's blocks have one size, a power of two: so
-// they have every alignment up to their size. One bit a block says whether it is out. Chunks are never given
-// back: there are as many as the most such blocks that were out at once need. Larger blocks have a mapping
-// each. One that is freed outside of a kernel call goes back to the kernel, by libc's munmap. One that is
-// freed within is kept for the next, until malloc_trim: a munmap that frees one each time would never end.
+// Blocks of up to 8 KiB are cut out of chunks of 64 KiB. A chunk's blocks have one size, a power of
+// two: so they have every alignment up to their size. One bit a block says whether it is out.
+// Chunks are never given back: there are as many as the most such blocks that were out at once
+// need. Larger blocks have a mapping each. One that is freed outside of a kernel call goes back to
+// the kernel, by libc's munmap. One that is freed within is kept for the next, until malloc_trim: a
+// munmap that frees one each time would never end.
 //
-// Other blocks that a thread frees in a kernel call are put off, until some thread outside of one leaves
-// malloc's short path, or calls malloc_trim: that thread frees them.
+// Other blocks that a thread frees in a kernel call are put off, until some thread outside of one
+// leaves malloc's short path, or calls malloc_trim: that thread frees them.
 //
 // Invariants:
-//   (1) A slot's address is 0 (nobody's), 1 (a thread is about to enter or to remove something), that of a
+//   (1) A slot's address is 0 (nobody's), 1 (a thread is about to enter or to remove something),
+//   that of a
 //       chunk or of a mapping that is out, or that of a kept mapping plus 2. Each change is one
-//       compare-and-swap, or a store by the thread that has made it 1. An address is written last, with
-//       release; a thread that reads it with acquire finds the chunk made and `what` set.
-//   (2) A block is out exactly while its bit is set. It belongs to the thread that has set the bit, or to the
+//       compare-and-swap, or a store by the thread that has made it 1. An address is written last,
+//       with release; a thread that reads it with acquire finds the chunk made and `what` set.
+//   (2) A block is out exactly while its bit is set. It belongs to the thread that has set the bit,
+//   or to the
 //       one that this thread gave it to.
-// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a slot at 1 and
-// a mapping, or the one block that it was about to take or to free.
+// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a
+// slot at 1 and a mapping, or the one block that it was about to take or to free.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +40,8 @@ namespace spanalloc {
 /// One for each process, as malloc is.
 class NestedBlocks {
  public:
-  /// At least n bytes (any; 0 counts as 1) at a multiple of `alignment`, a power of two, and of every power
-  /// of two up to 4 KiB that does not exceed n. nullptr when memory is out.
+  /// At least n bytes (any; 0 counts as 1) at a multiple of `alignment`, a power of two, and of
+  /// every power of two up to 4 KiB that does not exceed n. nullptr when memory is out.
   SPANALLOC_COLD static void* allocate(std::size_t n, std::size_t alignment) {
     if (n > SIZE_MAX / 4 || alignment > SIZE_MAX / 4) return nullptr;
     const unsigned shift = log2_ceil(max_of(max_of(n, alignment), std::size_t{1} << kLeastShift));
@@ -67,7 +71,8 @@ class NestedBlocks {
     }
     Slot* mapping = find(address_of(p));
     if (mapping == nullptr) return false;
-    return os::in_kernel_call() ? keep(*mapping, address_of(p)) : give_back(*mapping, address_of(p));
+    return os::in_kernel_call() ? keep(*mapping, address_of(p))
+                                : give_back(*mapping, address_of(p));
   }
 
   /// By a thread in a kernel call: p, from here or from an engine, is freed later.
@@ -110,8 +115,10 @@ class NestedBlocks {
   static constexpr std::size_t kChunk = 64 * kKiB;
   static constexpr unsigned kLeastShift = 5;
   static constexpr unsigned kMostShift = 13;
-  static constexpr std::size_t kOfNotes = 0;  // chunks of notes only: late threads may still read their links
-  static constexpr std::size_t kFreedAtOnce = 64;  // so that no malloc takes long for what others put off
+  // Chunks of notes only: late threads may still read their links
+  static constexpr std::size_t kOfNotes = 0;
+  // So that no malloc takes long for what others put off
+  static constexpr std::size_t kFreedAtOnce = 64;
 
   /// The first blocks lie under this header, and count as out for ever.
   struct Chunk {
@@ -173,7 +180,8 @@ class NestedBlocks {
 
   struct Slot {
     Atomic<std::uintptr_t> address;
-    Atomic<std::size_t> what;  // a chunk: block shift or kOfNotes; a mapping: its bytes, a page or more
+    // A chunk: block shift or kOfNotes; a mapping: its bytes, a page or more
+    Atomic<std::size_t> what;
 
     bool is_chunk() const { return what.load_relaxed() <= kMostShift; }
     Chunk* chunk() const { return pointer_to<Chunk>(address.load_relaxed()); }
@@ -226,12 +234,14 @@ class NestedBlocks {
       if (taken != nullptr || !add_slots()) return taken;
     }
   }
-  // Adds slots behind the last ones. A thread that loses the race for that place tries behind the winner's.
+  // Adds slots behind the last ones. A thread that loses the race for that place
+  // tries behind the winner's.
   static bool add_slots() {
     auto* fresh = static_cast<Slots*>(os::map_unheard(sizeof(Slots), 1));
     if (fresh == nullptr) return false;
     Slots* last = &first_slots_;
-    for (Slots* none = nullptr; !last->next.compare_exchange_strong_acq_rel(none, fresh); none = nullptr) {
+    for (Slots* none = nullptr; !last->next.compare_exchange_strong_acq_rel(none, fresh);
+         none = nullptr) {
       last = none;
     }
     return true;
@@ -316,8 +326,8 @@ class NestedBlocks {
   static bool keep(Slot& slot, std::uintptr_t address) {
     return slot.address.compare_exchange_strong_acq_rel(address, address | kKept);
   }
-  // Gives back a mapping that is out, or kept. False: another thread was first. The slot is nobody's only
-  // once the mapping is gone: until then no other can have its address.
+  // Gives back a mapping that is out, or kept. False: another thread was first. The slot is
+  // nobody's only once the mapping is gone: until then no other can have its address.
   static bool give_back(Slot& slot, std::uintptr_t address) {
     if (!slot.address.compare_exchange_strong_acq_rel(address, kBusy)) return false;
     os::release(pointer_to(address & ~kKept), slot.what.load_relaxed());
@@ -325,10 +335,11 @@ class NestedBlocks {
     return true;
   }
 
-  // --- What was put off: a stack of notes ------------------------------------------------------------------
+  // --- What was put off: a stack of notes --------------------------------------------------------
   // Their memory is never anything else (sync/treiber_stack.hpp says more).
 
-  static constexpr unsigned kTagShift = 64 - 21;  // addresses have 48 bits; a note's last five bits are 0
+  // Addresses have 48 bits; a note's last five bits are 0
+  static constexpr unsigned kTagShift = 64 - 21;
   static constexpr std::uintptr_t address_in(std::uint64_t word) {
     return word << (64 - kTagShift) >> (64 - kTagShift) << kLeastShift;
   }
@@ -345,7 +356,8 @@ class NestedBlocks {
     do {
       const Note* under = note_of(top);
       note->next.store_relaxed(address_of(under) >> kLeastShift);
-      // (If that note was taken off meanwhile, this is another one's height: then the tag has changed.)
+      // (If that note was taken off meanwhile, this is another one's height:
+      // then the tag has changed.)
       note->height.store_relaxed(under == nullptr ? 1 : under->height.load_relaxed() + 1);
       // Release: the next owner sees the note, and the program's last writes to the block.
     } while (!top_.compare_exchange_weak_acq_rel(top, advance(top, note)));
@@ -362,7 +374,8 @@ class NestedBlocks {
   static void* pop() {
     std::uint64_t top = top_.load_acquire();
     while (Note* note = note_of(top)) {
-      // If others have taken that note off meanwhile, this is another one's link: then the tag has changed.
+      // If others have taken that note off meanwhile, this is another one's link:
+      // then the tag has changed.
       const Note* next = note_of(note->next.load_relaxed());
       if (!top_.compare_exchange_weak_acq_rel(top, advance(top, next))) continue;
       void* block = note->block;

@@ -12,18 +12,28 @@ namespace spanalloc {
 
 /// Tests replace this to make calls fail.
 struct PageCalls {
-  static void* reserve(std::size_t bytes, std::size_t alignment) { return os::reserve(bytes, alignment); }
+  static void* reserve(std::size_t bytes, std::size_t alignment) {
+    return os::reserve(bytes, alignment);
+  }
   static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
-  static os::Placed open_at(void* address, std::size_t bytes) { return os::open_at(address, bytes); }
+  static os::Placed open_at(void* address, std::size_t bytes) {
+    return os::open_at(address, bytes);
+  }
   static bool close(void* address, std::size_t bytes) { return os::close(address, bytes); }
-  static os::Placed reserve_at(void* address, std::size_t bytes) { return os::reserve_at(address, bytes); }
+  static os::Placed reserve_at(void* address, std::size_t bytes) {
+    return os::reserve_at(address, bytes);
+  }
   static bool release(void* address, std::size_t bytes) { return os::release(address, bytes); }
   static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
   static void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
     return os::remap(address, old_bytes, new_bytes);
   }
-  static void prefer_huge_pages(void* address, std::size_t bytes) { os::prefer_huge_pages(address, bytes); }
-  static void forbid_huge_pages(void* address, std::size_t bytes) { os::forbid_huge_pages(address, bytes); }
+  static void prefer_huge_pages(void* address, std::size_t bytes) {
+    os::prefer_huge_pages(address, bytes);
+  }
+  static void forbid_huge_pages(void* address, std::size_t bytes) {
+    os::forbid_huge_pages(address, bytes);
+  }
   static bool can_be_read(const std::uint32_t* word) { return os::can_be_read(word); }
   static std::size_t resident_pages(void* address, std::size_t bytes) {
     return os::resident_pages(address, bytes);
@@ -37,7 +47,8 @@ struct PlaceWindow {
   std::uintptr_t end;
 };
 
-/// Whether nothing is mapped in the page before `address` and the one at it. The answer may soon be old.
+/// Whether nothing is mapped in the page before `address` and the one at it.
+/// The answer may soon be old.
 template <class Calls>
 bool is_free_around(std::uintptr_t address) {
   const std::size_t page = os::page_size();
@@ -46,10 +57,12 @@ bool is_free_around(std::uintptr_t address) {
   return true;
 }
 
-/// A random multiple of `alignment` with nothing mapped around it, in the first window that has one. The
-/// kernel and the loader place nothing there by themselves (anything further on is skipped later). 0: none.
+/// A random multiple of `alignment` with nothing mapped around it, in the first window that has
+/// one. The kernel and the loader place nothing there by themselves (anything further on is
+/// skipped later). 0: none.
 template <class Calls, std::size_t kCount>
-SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount], std::size_t alignment) {
+SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount],
+                                           std::size_t alignment) {
 #ifdef __SANITIZE_THREAD__
   return 0;  // thread sanitizer ends a process that maps where it has put nothing
 #endif
@@ -63,10 +76,12 @@ SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount],
   return 0;
 }
 
-/// Something is mapped at `start`: how many steps of `step` bytes it is to a place with nothing around it, no
-/// more than what is mapped covers, rounded up. Fewer than `most`; 0: none, or no mapping is granted.
+/// Something is mapped at `start`: how many steps of `step` bytes it is to a place with
+/// nothing around it, no more than what is mapped covers, rounded up. Fewer than `most`; 0:
+/// none, or no mapping is granted.
 template <class Calls>
-SPANALLOC_COLD std::size_t steps_in_the_way(std::uintptr_t start, std::size_t step, std::size_t most) {
+SPANALLOC_COLD std::size_t steps_in_the_way(std::uintptr_t start, std::size_t step,
+                                            std::size_t most) {
   std::size_t taken = 0;
   std::size_t free = 1;
   if (most < 2) return 0;

@@ -1,29 +1,33 @@
 // A test-and-test-and-set lock for short critical sections that are mostly uncontended. One word,
-// zero-initialised (it may live in memory fresh from the kernel). Most holders run a few dozen instructions;
-// some open memory, which takes some microseconds. So a waiter first spins, about as long as that, and then
-// gives its core away, for the kernel returns it after some tens of microseconds only: a real-time thread
-// must not keep the holder from the core that it waits on.
+// zero-initialised (it may live in memory fresh from the kernel). Most holders run a few dozen
+// instructions; some open memory, which takes some microseconds. So a waiter first spins, about as
+// long as that, and then gives its core away, for the kernel returns it after some tens of
+// microseconds only: a real-time thread must not keep the holder from the core that it waits on.
 //
-// Robust against fork. A fork takes no lock, so that it waits for nobody and nobody waits for it. A thread
-// that was in a critical section at that instant does not exist in the child; its lock stays taken there, and
-// what the lock guards may be half changed. The word names the holder: the next one who wants the lock sees
-// that the owner has died, takes the lock over, and is told so (kOwnerDied), as with POSIX's robust mutexes.
+// Robust against fork. A fork takes no lock, so that it waits for nobody and nobody waits for it. A
+// thread that was in a critical section at that instant does not exist in the child; its lock stays
+// taken there, and what the lock guards may be half changed. The word names the holder: the next
+// one who wants the lock sees that the owner has died, takes the lock over, and is told so
+// (kOwnerDied), as with POSIX's robust mutexes.
 //
 //   word = 0                                 free
-//        = 1                                 abandoned: its owner has died, or left it to report a misuse
+//        = 1                                 abandoned: its owner has died, or left it to report a
+//                                            misuse
 //        = generation << 48 | thread mark    held; + 1: of a WakingLock, and somebody sleeps for it
 //
-// A sleeper's time-out ends as late as its thread's timer slack says, which a program may have made long. So
-// what is held across system calls is a WakingLock: who frees it looks whether somebody sleeps, and wakes
-// one. The others are on paths that are counted by the instruction, and mostly held for less time.
+// A sleeper's time-out ends as late as its thread's timer slack says, which a program may have
+// made long. So what is held across system calls is a WakingLock: who frees it looks whether
+// somebody sleeps, and wakes one. The others are on paths that are counted by the instruction, and
+// mostly held for less time.
 //
-// The child's first act is enter_child(): a new generation. A holder of an older generation is dead, unless
-// it is the caller itself: the thread that forked goes on, and if the fork was made by a signal handler that
-// interrupted it in a critical section, it still has that lock. Marks may be used again by threads that the
-// child starts: before it starts one, every lock is told to abandon_if_owner_died().
+// The child's first act is enter_child(): a new generation. A holder of an older generation is
+// dead, unless it is the caller itself: the thread that forked goes on, and if the fork was made by
+// a signal handler that interrupted it in a critical section, it still has that lock. Marks may be
+// used again by threads that the child starts: before it starts one, every lock is told to
+// abandon_if_owner_died().
 //
-// The fork of a process that never had another thread is none of this lock's business: nobody dies of it, and
-// no generation begins (thread/lifecycle.cpp).
+// The fork of a process that never had another thread is none of this lock's business: nobody dies
+// of it, and no generation begins (thread/lifecycle.cpp).
 #pragma once
 
 #include <cstdint>
@@ -63,8 +67,8 @@ class SpinLock {
     SPANALLOC_ASSERT(is_mine());
     word_.store_release(0);
   }
-  /// Held by the calling thread: for assertions. (Own marks of earlier generations count: a handler may have
-  /// forked under the lock.)
+  /// Held by the calling thread: for assertions. (Own marks of earlier generations count: a handler
+  /// may have forked under the lock.)
   bool is_mine() const noexcept { return ((word_.load_relaxed() ^ my_word()) & kSameMask) == 0; }
 
   /// In a fork's child, while that has one thread: whether the lock's owner did not come along.
@@ -76,8 +80,8 @@ class SpinLock {
     if (owner_died()) word_.store_relaxed(kAbandoned);
   }
 
-  /// By a thread that is about to leave all that it is in, and to report a misuse: frees the lock, if it is
-  /// its own, as what it guards is whole;
+  /// By a thread that is about to leave all that it is in, and to report a misuse: frees the lock,
+  /// if it is its own, as what it guards is whole;
   void unlock_if_mine() noexcept {
     if (is_mine()) unlock();
   }
@@ -92,18 +96,20 @@ class SpinLock {
     is_forking_ = true;
   }
   static void end_fork() noexcept { is_forking_ = false; }
-  /// In a fork's child, before anything else there: who held a lock is dead, but for the calling thread.
+  /// In a fork's child, before anything else there: who held a lock is dead,
+  /// but for the calling thread.
   static void enter_child() noexcept {
     end_fork();
     os::enter_child();
     ++generation_;
   }
-  /// For who has waited for long: handlers of other libraries that run before ours in a fork's child may
-  /// allocate.
+  /// For who has waited for long: handlers of other libraries that run before ours in a
+  /// fork's child may allocate.
   static void look_for_fork() noexcept {
     if (is_forking_ && os::is_new_child()) enter_child();
   }
-  /// Differs between a process and its forked child, but where the process never had another thread.
+  /// Differs between a process and its forked child, but where the process
+  /// never had another thread.
   static std::uint16_t generation() noexcept { return generation_; }
 
  protected:
@@ -128,20 +134,23 @@ class SpinLock {
   static constexpr std::uint64_t kSameMask = kMarkMask & ~kSleeper;  // (marks are even)
 
   static std::uint64_t my_word() noexcept {
-    return std::uint64_t{generation()} << kGenerationShift | (address_of(os::thread_id()) & kMarkMask);
+    return std::uint64_t{generation()} << kGenerationShift |
+           (address_of(os::thread_id()) & kMarkMask);
   }
   static bool is_dead(std::uint64_t holder, std::uint64_t mine) noexcept {
     if (holder <= kAbandoned) return holder == kAbandoned;
-    return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kSameMask) != 0;
+    return holder >> kGenerationShift != mine >> kGenerationShift &&
+           ((holder ^ mine) & kSameMask) != 0;
   }
-  // A signal handler may have forked since `mine` was made up: threads that the child starts know this one by
-  // the child's generation only. (Its mark is the same.)
+  // A signal handler may have forked since `mine` was made up: threads that the child starts know
+  // this one by the child's generation only. (Its mark is the same.)
   Locked taken(std::uint64_t mine, Locked how) noexcept {
-    if (SPANALLOC_UNLIKELY(mine >> kGenerationShift != generation())) word_.store_relaxed(my_word());
+    if (SPANALLOC_UNLIKELY(mine >> kGenerationShift != generation()))
+      word_.store_relaxed(my_word());
     return how;
   }
-  // For who has seen the lock held, or lost a race for it. Out of line: what is left is short enough to stand
-  // in each caller.
+  // For who has seen the lock held, or lost a race for it. Out of line: what is left is short
+  // enough to stand in each caller.
   [[gnu::noinline]] Locked wait(std::uint64_t seen, std::uint64_t mine, bool wakes) noexcept {
     // Who has slept says that somebody sleeps: others may, and one at a time is woken.
     std::uint64_t sleeper = 0;
@@ -169,21 +178,22 @@ class SpinLock {
       if (seen == 0 && take_from(0, mine | sleeper)) return taken(mine, Locked::kClean);
     }
   }
-  // Until the holder that was seen frees the lock, if it looks after our mark is there; else until the
-  // time-out. (Relaxed would do: the kernel compares the word once more before the thread sleeps.)
+  // Until the holder that was seen frees the lock, if it looks after our mark is there;
+  // else until the time-out. (Relaxed would do: the kernel compares the word once more
+  // before the thread sleeps.)
   void sleep_for(std::uint64_t seen, std::uint64_t ns) noexcept {
     if (seen == 0 || ((seen & kSleeper) == 0 && !take_from(seen, seen | kSleeper))) return;
     os::sleep_while(&word_, seen | kSleeper, ns);
   }
-  // Acquire: everything done under the lock before happens before what this holder reads. Of a dead holder
-  // that is what the kernel has copied.
+  // Acquire: everything done under the lock before happens before what this holder reads. Of a dead
+  // holder that is what the kernel has copied.
   bool take_from(std::uint64_t seen, std::uint64_t mine) noexcept {
     return word_.compare_exchange_strong_acquire(seen, mine);
   }
 
   SPANALLOC_TLS static inline constinit thread_local bool is_forking_ = false;
-  // Not atomic: written in a fork's child while that has one thread. Every other thread there was started
-  // later.
+  // Not atomic: written in a fork's child while that has one thread. Every other thread
+  // there was started later.
   static inline constinit std::uint16_t generation_ = 0;
   // Constant but for tests.
   static inline constinit unsigned spins = 512;
@@ -195,8 +205,8 @@ class SpinLock {
 class WakingLock : public SpinLock {
  public:
   Locked lock() noexcept { return SpinLock::lock(true); }
-  /// Wakes one of those that sleep. One that says so between the look and the store is not seen: it sleeps as
-  /// long as its time-out, as if nobody woke it.
+  /// Wakes one of those that sleep. One that says so between the look and the store is not seen: it
+  /// sleeps as long as its time-out, as if nobody woke it.
   void unlock() noexcept {
     SPANALLOC_ASSERT(is_mine());
     const bool wakes = (word_.load_relaxed() & kSleeper) != 0;
@@ -213,7 +223,8 @@ class [[nodiscard]] LockGuard {
  public:
   explicit LockGuard(Lock& lock) noexcept : lock_(lock), locked_(lock.lock()) {}
   ~LockGuard() { lock_.unlock(); }
-  /// The last holder did not come along a fork: repair what the lock guards, or know why that is not needed.
+  /// The last holder did not come along a fork: repair what the lock guards, or
+  /// know why that is not needed.
   bool owner_died() const noexcept { return locked_ == Locked::kOwnerDied; }
   LockGuard(const LockGuard&) = delete;
   LockGuard& operator=(const LockGuard&) = delete;

@@ -1,15 +1,15 @@
-// A lock-free stack of numbered elements (R. K. Treiber, "Systems Programming: Coping with Parallelism",
-// IBM RJ 5118, 1986), as the scalloc paper's span-pool uses it.
+// A lock-free stack of numbered elements (R. K. Treiber, "Systems Programming: Coping with
+// Parallelism", IBM RJ 5118, 1986), as the scalloc paper's span-pool uses it.
 //
-// Elements are numbers 1 .. 2^32-1 (0 is "none"); where an element keeps its link is the caller's affair:
-// `links(n)` must return an `Atomic<uint32_t>&` that stays readable for ever and that nothing else writes
-// while the element is in a stack.
+// Elements are numbers 1 .. 2^32-1 (0 is "none"); where an element keeps its link is the caller's
+// affair: `links(n)` must return an `Atomic<uint32_t>&` that stays readable for ever and that
+// nothing else writes while the element is in a stack.
 //
-// Invariant: top.number heads a null-terminated chain of links; every element of the chain is in this stack
-// and in no other. ABA: a pop that read (top, next) may be overtaken by pops and pushes that bring `top`
-// back with another `next`. The 32-bit tag beside the number changes with every successful push and pop, so
-// that the compare-and-swap fails; it would take exactly k * 2^32 operations between one thread's load and
-// its compare-and-swap to fool it.
+// Invariant: top.number heads a null-terminated chain of links; every element of the chain is in
+// this stack and in no other. ABA: a pop that read (top, next) may be overtaken by pops and pushes
+// that bring `top` back with another `next`. The 32-bit tag beside the number changes with every
+// successful push and pop, so that the compare-and-swap fails; it would take exactly k * 2^32
+// operations between one thread's load and its compare-and-swap to fool it.
 #pragma once
 
 #include <cstdint>
@@ -30,27 +30,31 @@ class TreiberStack {
   template <class Links>
   void push_chain(std::uint32_t first, std::uint32_t last, Links&& links) noexcept {
     SPANALLOC_ASSERT(first != 0 && last != 0);
-    std::uint64_t top = top_.load_relaxed();  // only copied into a link; the CAS checks that it still stands
+    // Only copied into a link; the CAS checks that it still stands
+    std::uint64_t top = top_.load_relaxed();
     do {
       links(last).store_relaxed(number_of(top));
-      // Release: a popper that acquires this top sees the links and everything written to the elements.
+      // Release: a popper that acquires this top sees the links and everything
+      // written to the elements.
     } while (!top_.compare_exchange_weak_release(top, advance(top, first)));
   }
 
   /// 0 when the stack was empty at some instant during the call.
   template <class Links>
   std::uint32_t pop(Links&& links) noexcept {
-    std::uint64_t top = top_.load_acquire();  // acquire: pairs with the push that made it, to read its link
+    // Acquire: pairs with the push that made it, to read its link
+    std::uint64_t top = top_.load_acquire();
     while (number_of(top) != 0) {
-      // May read the link of an element that was popped meanwhile: then the tag has moved on and the CAS
-      // fails.
+      // May read the link of an element that was popped meanwhile: then the tag has
+      // moved on and the CAS fails.
       const std::uint32_t next = links(number_of(top)).load_relaxed();
       if (top_.compare_exchange_weak_acq_rel(top, advance(top, next))) return number_of(top);
     }
     return 0;
   }
 
-  /// Takes the whole chain; returns its first element (0 if empty). The caller then owns every element of it.
+  /// Takes the whole chain; returns its first element (0 if empty). The caller then
+  /// owns every element of it.
   std::uint32_t take_all() noexcept {
     std::uint64_t top = top_.load_acquire();
     while (number_of(top) != 0) {

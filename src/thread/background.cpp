@@ -36,7 +36,8 @@ bool start_background(void (*body)()) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread{};
-  const bool started = pthread_create(&thread, &attributes, run, reinterpret_cast<void*>(body)) == 0;
+  const bool started =
+      pthread_create(&thread, &attributes, run, reinterpret_cast<void*>(body)) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   return started;

@@ -6,13 +6,13 @@
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 
-/// glibc's, from 2.32 on (<sys/single_threaded.h>): not 0 as long as the process never had another thread. (A
-/// later one may set it again when the others have ended.)
+/// glibc's, from 2.32 on (<sys/single_threaded.h>): not 0 as long as the process never had another
+/// thread. (A later one may set it again when the others have ended.)
 extern "C" [[gnu::weak]] char __libc_single_threaded;
 
 namespace spanalloc::thread {
 
-// --- ExitKey -----------------------------------------------------------------------------------------------
+// --- ExitKey -------------------------------------------------------------------------------------
 
 unsigned ExitKey::key(void (*destructor)(void*)) {
   os::ErrnoGuard keep;
@@ -62,29 +62,31 @@ void ExitKey::remove() {
   key_plus_one_.store_release(0);
 }
 
-// --- ForkWatch ---------------------------------------------------------------------------------------------
+// --- ForkWatch -----------------------------------------------------------------------------------
 
 namespace {
 
-// Entered at the front: a child that finds somebody in the middle of it finds the list with the watch or
-// without it. Hence it is read without the lock there.
+// Entered at the front: a child that finds somebody in the middle of it finds the list with the
+// watch or without it. Hence it is read without the lock there.
 constinit SpinLock list_lock;
 constinit Atomic<ForkWatch*> watches{nullptr};
 constinit Atomic<std::uint32_t> registered{0};
 
-// The fork that is being made leaves nobody behind: the only thread makes it. Then the child's memory is the
-// parent's, with nothing half done but what that thread goes on with, so there is nothing to tell anybody.
-// (A child draws other random numbers than its parent all the same: the kernel shows that it is one.)
-// So it goes by what glibc's own malloc goes by where it takes no locks.
-// Relaxed, and not each thread's own: it is 1 only while there is one thread, which has written it itself.
+// The fork that is being made leaves nobody behind: the only thread makes it. Then the child's
+// memory is the parent's, with nothing half done but what that thread goes on with, so there is
+// nothing to tell anybody. (A child draws other random numbers than its parent all the same:
+// the kernel shows that it is one.) So it goes by what glibc's own malloc goes by where it
+// takes no locks. Relaxed, and not each thread's own: it is 1 only while there is one thread,
+// which has written it itself.
 constinit Atomic<std::uint32_t> forks_alone{0};
 
 bool is_alone() {
-  return &__libc_single_threaded != nullptr && __libc_single_threaded != 0 && os::children_show_themselves();
+  return &__libc_single_threaded != nullptr && __libc_single_threaded != 0 &&
+         os::children_show_themselves();
 }
 
-// Nothing is written that is so already: each page that parent or child writes to after a fork is one that
-// the kernel must copy, or at least look after.
+// Nothing is written that is so already: each page that parent or child writes to after a fork is
+// one that the kernel must copy, or at least look after.
 void begin_fork() {
   const std::uint32_t alone = is_alone() ? 1 : 0;
   if (forks_alone.load_relaxed() != alone) forks_alone.store_relaxed(alone);
@@ -116,10 +118,10 @@ void leave_all() {
 }  // namespace
 
 void watch_forks(ForkWatch& watch) {
-  // Before anything else: a fork may find another thread in the middle of it. Nobody waits for who is first:
-  // libc's own lock may be held around the handlers of a fork. Until that one is done the child of a fork by
-  // another thread does not know of us, which only happens where no library's constructor has come before all
-  // threads.
+  // Before anything else: a fork may find another thread in the middle of it. Nobody waits for who
+  // is first: libc's own lock may be held around the handlers of a fork. Until that one is done the
+  // child of a fork by another thread does not know of us, which only happens where no library's
+  // constructor has come before all threads.
   if (registered.exchange_acq_rel(1) == 0) {
     os::ErrnoGuard keep;
     // ENOMEM: a child then waits for locks that are lost.

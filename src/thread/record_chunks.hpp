@@ -1,5 +1,5 @@
-// Memory of a heap's bookkeeping records, LABs and threads' states: carved from chunks, given back all at
-// once. The caller's lock gives access.
+// Memory of a heap's bookkeeping records, LABs and threads' states: carved from chunks, given back
+// all at once. The caller's lock gives access.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ class RecordChunks {
   /// A new record, made from `arguments`; nullptr when memory is out.
   template <class... Arguments>
   Record* make(Arguments&... arguments) {
-    // A fork's child may find this half done: then a record or a chunk is lost, none is handed out twice.
+    // A fork's child may find this half done: then a record or a chunk is lost,
+    // none is handed out twice.
     std::uintptr_t place = end_.load_relaxed();
     if (place == 0 || place + sizeof(Record) > chunk_of(place) + kChunk) {
       const std::uintptr_t chunk = address_of(os::map(kChunk, kChunk));
@@ -52,7 +53,8 @@ class RecordChunks {
   // Of a chunk's last byte in use: the end of a full chunk is not the next one's start.
   static std::uintptr_t chunk_of(std::uintptr_t end) { return align_down(end - 1, kChunk); }
 
-  Atomic<std::uintptr_t> end_{0};  // of what is used of the last chunk, which is aligned to its size
+  // Of what is used of the last chunk, which is aligned to its size
+  Atomic<std::uintptr_t> end_{0};
 };
 
 }  // namespace spanalloc::thread

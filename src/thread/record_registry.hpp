@@ -1,6 +1,7 @@
-// Every record of one kind that there ever was: what a thread has in a heap, one record a thread at a time. A
-// thread's end leaves its record to the next thread, so that a million threads, one after another, use one;
-// records are never given back, so that who has a pointer to one can read it for ever.
+// Every record of one kind that there ever was: what a thread has in a heap, one record a
+// thread at a time. A thread's end leaves its record to the next thread, so that a million
+// threads, one after another, use one; records are never given back, so that who has a pointer
+// to one can read it for ever.
 //
 // Fork: a child finds the list of all whole at every step. The list of idle ones is made anew there
 // (recover_in_child), for a vanished thread may have been taking or giving back.
@@ -14,14 +15,14 @@
 
 namespace spanalloc::thread {
 
-/// `Record` has members `Record* next_idle` (the registry's lock) and `Record* next_of_all` (constant once it
-/// is in the list). Zero-initialisable.
+/// `Record` has members `Record* next_idle` (the registry's lock) and `Record* next_of_all`
+/// (constant once it is in the list). Zero-initialisable.
 template <class Record>
 class RecordRegistry {
  public:
-  /// An idle record, or what make(owner_died) returns, which is called under the lock: a constructed record
-  /// that is in no registry, or nullptr when memory is out. `owner_died`: a vanished thread may have been in
-  /// the middle of a make(), whose own books are half changed.
+  /// An idle record, or what make(owner_died) returns, which is called under the lock: a
+  /// constructed record that is in no registry, or nullptr when memory is out. `owner_died`: a
+  /// vanished thread may have been in the middle of a make(), whose own books are half changed.
   template <class Make>
   Record* take(Make&& make) {
     LockGuard guard(lock_);
@@ -53,7 +54,8 @@ class RecordRegistry {
   template <class F>
   void for_each(F&& f) const {
     // Acquire: the record is constructed.
-    for (Record* record = all_.load_acquire(); record != nullptr; record = record->next_of_all) f(*record);
+    for (Record* record = all_.load_acquire(); record != nullptr; record = record->next_of_all)
+      f(*record);
   }
 
   /// Forgets all records, whose memory is somebody else's affair, while nobody uses the registry.
@@ -62,7 +64,7 @@ class RecordRegistry {
     all_.store_relaxed(nullptr);
   }
 
-  // --- In a fork's child -----------------------------------------------------------------------------------
+  // --- In a fork's child -------------------------------------------------------------------------
 
   /// First of all.
   void enter_child() {
@@ -70,12 +72,12 @@ class RecordRegistry {
     is_torn_ = true;
     lock_.abandon_if_owner_died();
   }
-  /// The calling thread is alone and in no call of this class: idle are those of which is_idle(record) says
-  /// so, which is asked of each, perhaps twice.
+  /// The calling thread is alone and in no call of this class: idle are those of which
+  /// is_idle(record) says so, which is asked of each, perhaps twice.
   template <class IsIdle>
   void recover_in_child(IsIdle&& is_idle) {
-    // Mostly the list is right, and nothing is written: the kernel must copy each page that the child writes
-    // to. What is listed is idle, unless somebody vanished in the middle of a change.
+    // Mostly the list is right, and nothing is written: the kernel must copy each page that the
+    // child writes to. What is listed is idle, unless somebody vanished in the middle of a change.
     std::size_t idle = 0;
     for_each([&](Record& record) { idle += is_idle(record) ? 1 : 0; });
     if (!is_torn_ && has_listed(idle)) return;

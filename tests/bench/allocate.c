@@ -1,5 +1,6 @@
-// Calls the malloc family once in every way and checks what must hold of any allocator; for test_bump.py.
-// Prints what fails; exit code 1 then. `allocate exhaust` allocates until it is refused, and goes on.
+// Calls the malloc family once in every way and checks what must hold of any allocator; for
+// test_bump.py. Prints what fails; exit code 1 then. `allocate exhaust` allocates until it
+// is refused, and goes on.
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -51,7 +52,8 @@ static void check_calls(void) {
     void* p = NULL;
     expect(aligned(aligned_alloc(alignment, 3 * alignment), alignment), "aligned_alloc aligns");
     expect(aligned(memalign(alignment, 1), alignment), "memalign aligns");
-    expect(posix_memalign(&p, alignment, 100) == 0 && aligned(p, alignment), "posix_memalign aligns");
+    expect(posix_memalign(&p, alignment, 100) == 0 && aligned(p, alignment),
+           "posix_memalign aligns");
   }
   void* p = NULL;
   expect(posix_memalign(&p, 24, 8) == EINVAL, "posix_memalign refuses 24");

@@ -1,10 +1,11 @@
-/* A malloc that is wrong on purpose, to show that the workloads notice. It carves blocks off one mapping and
- * reuses nothing. Every fifth request that comes straight from the executable is served with the defect named
- * by BROKEN_MALLOC in the environment: overlap   the thread's last block once more, though it is still in use
- * (the default) scribble  a good block, but the thread's last block, still in use, is overwritten refuse null
- * and ENOMEM none      nothing is wrong: the control Requests of libraries (operator new, the threads' own
- * memory, stdio) are always served well, so that a workload fails by its own check and not by accident.
- * Build: cc -shared -fPIC -O1 -o broken_malloc.so broken_malloc.c */
+/* A malloc that is wrong on purpose, to show that the workloads notice. It carves blocks off one
+ * mapping and reuses nothing. Every fifth request that comes straight from the executable is served
+ * with the defect named by BROKEN_MALLOC in the environment: overlap   the thread's last block once
+ * more, though it is still in use (the default) scribble  a good block, but the thread's last
+ * block, still in use, is overwritten refuse null and ENOMEM none      nothing is wrong: the
+ * control Requests of libraries (operator new, the threads' own memory, stdio) are always served
+ * well, so that a workload fails by its own check and not by accident. Build: cc -shared -fPIC -O1
+ * -o broken_malloc.so broken_malloc.c */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -63,8 +64,8 @@ __attribute__((constructor)) static void find_program(void) {
 static void* carve(size_t size, size_t alignment) {
   char* base = arena;
   if (base == NULL) {
-    char* fresh =
-        mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* fresh = mmap(NULL, ARENA, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (fresh == MAP_FAILED) abort();
     if (atomic_compare_exchange_strong(&arena, &base, fresh))
       base = fresh;
@@ -76,7 +77,8 @@ static void* carve(size_t size, size_t alignment) {
   const size_t bytes = (size + sizeof(struct header) + alignment + 15) & ~(size_t)15;
   const size_t at = atomic_fetch_add(&used, bytes);
   if (at > ARENA || bytes > ARENA - at) return NULL;
-  const uintptr_t block = ((uintptr_t)base + at + sizeof(struct header) + alignment - 1) & ~(alignment - 1);
+  const uintptr_t block =
+      ((uintptr_t)base + at + sizeof(struct header) + alignment - 1) & ~(alignment - 1);
   ((struct header*)block)[-1].size = size;
   return (void*)block;
 }

@@ -1,6 +1,6 @@
-// Stands for NBBS: the two functions that its public code exports, over pages that are never used again.
-// FAKE_NBBS says what goes wrong: "twice" hands out every page twice, "scribble" writes into pages that are
-// in use, "small" has room for 10 pages, "odd" returns addresses inside a page.
+// Stands for NBBS: the two functions that its public code exports, over pages that are never used
+// again. FAKE_NBBS says what goes wrong: "twice" hands out every page twice, "scribble" writes into
+// pages that are in use, "small" has room for 10 pages, "odd" returns addresses inside a page.
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

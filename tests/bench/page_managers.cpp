@@ -1,5 +1,5 @@
-// Page managers whose answers are known, for the page experiments that no manager of the release can answer
-// yet:
+// Page managers whose answers are known, for the page experiments that no manager of
+// the release can answer yet:
 //   test-exact    merges neighbours at every free, under one lock: no coalescing can fail
 //   test-never    never merges: every coalescing fails
 //   test-small    holds one page less than it was made for

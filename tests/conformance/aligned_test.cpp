@@ -21,8 +21,8 @@ TYPED_TEST(Aligned, EveryPowerOfTwoWithManySizes) {
   using Api = MallocApi<TypeParam>;
   for (std::size_t alignment = 1; alignment <= 16 * kMiB; alignment *= 2) {
     for (std::size_t n :
-         {std::size_t{0}, std::size_t{1}, std::size_t{24}, std::size_t{100}, std::size_t{1000}, alignment - 1,
-          alignment, alignment + 1, std::size_t{5000}, 70 * kKiB, 300 * kKiB}) {
+         {std::size_t{0}, std::size_t{1}, std::size_t{24}, std::size_t{100}, std::size_t{1000},
+          alignment - 1, alignment, alignment + 1, std::size_t{5000}, 70 * kKiB, 300 * kKiB}) {
       errno = kMarker;
       void* p = Api::aligned_alloc(alignment, n);
       ASSERT_NE(p, nullptr) << alignment << " " << n;
@@ -44,8 +44,8 @@ TYPED_TEST(Aligned, EveryPowerOfTwoWithManySizes) {
 
 TYPED_TEST(Aligned, ManyBlocksOfOneAlignmentLiveSideBySide) {
   using Api = MallocApi<TypeParam>;
-  for (std::size_t alignment :
-       {std::size_t{32}, std::size_t{64}, std::size_t{128}, std::size_t{512}, std::size_t{4096}, 64 * kKiB}) {
+  for (std::size_t alignment : {std::size_t{32}, std::size_t{64}, std::size_t{128},
+                                std::size_t{512}, std::size_t{4096}, 64 * kKiB}) {
     for (std::size_t n : {std::size_t{1}, alignment / 2 + 1, alignment + 8, 3 * alignment - 40}) {
       std::vector<void*> blocks;
       for (std::size_t i = 0; i < 40; ++i) {
@@ -82,9 +82,9 @@ TYPED_TEST(Aligned, PosixMemalign) {
   using Api = MallocApi<TypeParam>;
   int here = 0;
   errno = kMarker;
-  for (std::size_t alignment :
-       {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{3}, std::size_t{7},
-        std::size_t{12}, std::size_t{24}, std::size_t{48}, std::size_t{4097}, SIZE_MAX, SIZE_MAX - 7}) {
+  for (std::size_t alignment : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{4},
+                                std::size_t{3}, std::size_t{7}, std::size_t{12}, std::size_t{24},
+                                std::size_t{48}, std::size_t{4097}, SIZE_MAX, SIZE_MAX - 7}) {
     void* out = &here;
     EXPECT_EQ(Api::posix_memalign(&out, alignment, 100), EINVAL) << alignment;
     EXPECT_EQ(out, &here);
@@ -152,7 +152,8 @@ TYPED_TEST(Aligned, MemalignRoundsTheAlignmentUp) {
 TYPED_TEST(Aligned, VallocAndPvallocGivePages) {
   using Api = MallocApi<TypeParam>;
   const std::size_t page = os::page_size();
-  for (std::size_t n : {std::size_t{0}, std::size_t{1}, page - 1, page, page + 1, 10 * page, 2 * kMiB}) {
+  for (std::size_t n :
+       {std::size_t{0}, std::size_t{1}, page - 1, page, page + 1, 10 * page, 2 * kMiB}) {
     void* p = Api::valloc(n);
     ASSERT_NE(p, nullptr);
     EXPECT_EQ(address_of(p) % page, 0u);

@@ -80,7 +80,8 @@ TYPED_TEST(Allocation, SizeZeroIsUnique) {
 
 TYPED_TEST(Allocation, SizesAbovePtrdiffMaxAreRefused) {
   using Api = MallocApi<TypeParam>;
-  for (std::size_t n : {kMaxRequest + 1, kMaxRequest + 4096, SIZE_MAX - 4096, SIZE_MAX - 1, SIZE_MAX}) {
+  for (std::size_t n :
+       {kMaxRequest + 1, kMaxRequest + 4096, SIZE_MAX - 4096, SIZE_MAX - 1, SIZE_MAX}) {
     errno = 0;
     EXPECT_EQ(Api::malloc(n), nullptr);
     EXPECT_EQ(errno, ENOMEM);
@@ -104,7 +105,8 @@ TYPED_TEST(Allocation, SizesAbovePtrdiffMaxAreRefused) {
 
 TYPED_TEST(Allocation, SizesThatNoMachineHasAreRefused) {
   using Api = MallocApi<TypeParam>;
-  for (std::size_t n : {kMaxRequest, kMaxRequest - 65536, std::size_t{1} << 62, std::size_t{1} << 50}) {
+  for (std::size_t n :
+       {kMaxRequest, kMaxRequest - 65536, std::size_t{1} << 62, std::size_t{1} << 50}) {
     errno = 0;
     EXPECT_EQ(Api::malloc(n), nullptr);
     EXPECT_EQ(errno, ENOMEM);
@@ -176,17 +178,18 @@ TYPED_TEST(Allocation, FreedMemoryIsUsedAgain) {
       Api::free(p);
     }
   }
-  EXPECT_LT(TypeParam::statistics().small_bytes_carved + TypeParam::statistics().large_bytes, 64 * kMiB);
+  EXPECT_LT(TypeParam::statistics().small_bytes_carved + TypeParam::statistics().large_bytes,
+            64 * kMiB);
 }
 
-// Every parameter of malloc.h, those that no version uses any more, and unknown ones. The answers were taken
-// from glibc 2.36.
+// Every parameter of malloc.h, those that no version uses any more, and unknown ones. The answers
+// were taken from glibc 2.36.
 TYPED_TEST(Allocation, MalloptAnswersAsGlibc) {
   using Api = MallocApi<TypeParam>;
   errno = kMarker;
-  for (int parameter :
-       {M_NLBLKS, M_GRAIN, M_KEEP, M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_CHECK_ACTION,
-        M_PERTURB, M_ARENA_TEST, M_ARENA_MAX, 0, 5, 100, -9, -10, INT_MIN, INT_MAX}) {
+  for (int parameter : {M_NLBLKS, M_GRAIN, M_KEEP, M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD,
+                        M_MMAP_MAX, M_CHECK_ACTION, M_PERTURB, M_ARENA_TEST, M_ARENA_MAX, 0, 5, 100,
+                        -9, -10, INT_MIN, INT_MAX}) {
     for (int value : {INT_MIN, -1, 0, 1, 160, 161, 4096, 64 << 20, INT_MAX}) {
       EXPECT_EQ(Api::mallopt(parameter, value), 1) << parameter << ", " << value;
     }

@@ -1,5 +1,5 @@
-/* A plugin opened with RTLD_DEEPBIND exchanges blocks with the program: the library's dlopen drops the flag.
- * Here rather than in tests/integration so that every architecture runs it.
+/* A plugin opened with RTLD_DEEPBIND exchanges blocks with the program: the library's dlopen drops
+ * the flag. Here rather than in tests/integration so that every architecture runs it.
  *
  * The argument is the plugin. Prints what fails; the exit code is 0 when nothing did. */
 #include <dlfcn.h>
@@ -12,7 +12,8 @@ typedef void Takes(void*, int);
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  if (dlopen("libthere-is-no-such-library.so", RTLD_NOW | RTLD_DEEPBIND) != NULL || dlerror() == NULL)
+  if (dlopen("libthere-is-no-such-library.so", RTLD_NOW | RTLD_DEEPBIND) != NULL ||
+      dlerror() == NULL)
     return 3;
   void* plugin = dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND);
   if (plugin == NULL) {

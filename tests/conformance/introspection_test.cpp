@@ -63,8 +63,8 @@ std::string written_to_stream(Write&& write) {
 
 TEST(XmlError, FindsWhatIsNotWellFormed) {
   EXPECT_EQ(xml_error("<a x=\"1\">\n<b>1</b></a>\n"), "");
-  for (const char* bad : {"", "<a>", "</a>", "<a></b>", "<a><b></a></b>", "<a></a><a></a>", "x<a></a>",
-                          "<a x=\"1></a>", "<a>&</a>", "<a"}) {
+  for (const char* bad : {"", "<a>", "</a>", "<a></b>", "<a><b></a></b>", "<a></a><a></a>",
+                          "x<a></a>", "<a x=\"1></a>", "<a>&</a>", "<a"}) {
     EXPECT_NE(xml_error(bad), "") << bad;
   }
 }
@@ -72,7 +72,8 @@ TEST(XmlError, FindsWhatIsNotWellFormed) {
 TYPED_TEST(IntrospectionTest, MallocInfoIsWellFormedXmlWithTheFigures) {
   using Api = MallocApi<TypeParam>;
   void* large = Api::malloc(5 * kMiB);
-  const std::string text = written_to_stream([](FILE* stream) { EXPECT_EQ(Api::malloc_info(0, stream), 0); });
+  const std::string text =
+      written_to_stream([](FILE* stream) { EXPECT_EQ(Api::malloc_info(0, stream), 0); });
   EXPECT_EQ(xml_error(text), "") << text;
   EXPECT_EQ(text.rfind("<malloc version=", 0), 0u) << text;
   EXPECT_NE(text.find(TypeParam::kName), std::string::npos) << text;

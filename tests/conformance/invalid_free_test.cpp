@@ -1,5 +1,5 @@
-// Bad pointers and overwritten free blocks end the process: one line on stderr that names the address,
-// SIGABRT.
+// Bad pointers and overwritten free blocks end the process: one line on stderr that
+// names the address, SIGABRT.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,14 +25,15 @@ std::string hex(std::uintptr_t address) {
   return text;
 }
 
-// All of stderr: one line of ours with the address in it (and an emulator's, that its program has died).
+// All of stderr: one line of ours with the address in it (and an emulator's,
+// that its program has died).
 std::string one_line_naming(std::uintptr_t address) {
   return "^spanalloc: [^\n]*" + hex(address) + "[^\n]*\n(qemu: [^\n]*\n)?$";
 }
 const char* const kOneLine = "^spanalloc: [^\n]*0x[^\n]*\n(qemu: [^\n]*\n)?$";
 
-// Makes the engine live through what may follow a bad free: takes `count` blocks of `n` bytes and frees none.
-// If it hands out `bad` the child ends well, which fails the death test.
+// Makes the engine live through what may follow a bad free: takes `count` blocks of `n` bytes and
+// frees none. If it hands out `bad` the child ends well, which fails the death test.
 template <class E>
 void allocate_until_caught(std::size_t n, std::uintptr_t bad, int count = 200000) {
   for (int i = 0; i < count; ++i) {
@@ -46,7 +47,8 @@ void allocate_until_caught(std::size_t n, std::uintptr_t bad, int count = 200000
   _exit(0);
 }
 
-// Blocks with live ones between them, so that they stay blocks of their own where free neighbours merge.
+// Blocks with live ones between them, so that they stay blocks of their own
+// where free neighbours merge.
 template <class E>
 void take_apart(std::size_t n, void* (&blocks)[4]) {
   for (void*& p : blocks) {
@@ -55,7 +57,8 @@ void take_apart(std::size_t n, void* (&blocks)[4]) {
   }
 }
 
-#define EXPECT_ABORT(statement, regex) EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), regex)
+#define EXPECT_ABORT(statement, regex) \
+  EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), regex)
 
 template <class E>
 class InvalidFreeDeathTest : public EngineTest<E> {};
@@ -66,7 +69,8 @@ TYPED_TEST(InvalidFreeDeathTest, ForeignPointers) {
   void* block = Api::malloc(64);  // the heap exists
   long on_stack = 0;
   static long in_data = 0;
-  void* mapped = mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped =
+      mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapped, MAP_FAILED);
   const std::uintptr_t foreign[] = {address_of(&on_stack),
                                     address_of(&in_data),
@@ -93,8 +97,8 @@ TYPED_TEST(InvalidFreeDeathTest, ForeignPointers) {
 }
 
 TYPED_TEST(InvalidFreeDeathTest, FirstCallOfTheProcessIsABadFree) {
-  // A type of its own is a heap that nobody has used. The engines that ship are one type each and have been
-  // used by now; the test double's state does not matter.
+  // A type of its own is a heap that nobody has used. The engines that ship are one type each and
+  // have been used by now; the test double's state does not matter.
   long on_stack[2] = {};  // as large as the least object
   EXPECT_ABORT(MallocApi<TypeParam>::free(&on_stack), one_line_naming(address_of(&on_stack)));
 }
@@ -134,13 +138,14 @@ TYPED_TEST(InvalidSmallFreeDeathTest, TwiceInARow) {
     void* p = Api::malloc(n);
     void* other = Api::malloc(n);
     EXPECT_ABORT((Api::free(p), Api::free(p)), one_line_naming(address_of(p))) << n;
-    EXPECT_ABORT((Api::free(other), Api::free(p), Api::free(p)), one_line_naming(address_of(p))) << n;
+    EXPECT_ABORT((Api::free(other), Api::free(p), Api::free(p)), one_line_naming(address_of(p)))
+        << n;
     Api::free(p);
     Api::free(other);
   }
 }
 
-// --- Freed a second time after others ---------------------------------------------------------------------
+// --- Freed a second time after others ------------------------------------------------------------
 
 // In which order blocks are freed, each letter one of four.
 constexpr const char* kOrders[] = {"aba", "abca", "abcda", "abcba", "abdcb"};
@@ -151,20 +156,21 @@ enum class Blocks {
   kReused     // in memory that has been freed as a whole
 };
 
-// Every block that is handed out afterwards is another one: takes more than were ever out, until the mistake
-// is noticed. Ends the child well if it is not.
+// Every block that is handed out afterwards is another one: takes more than were ever out, until
+// the mistake is noticed. Ends the child well if it is not.
 template <class E>
 void take_no_block_twice(std::size_t n, std::vector<void*> out) {
   const std::size_t more = out.size() + 1000 + 2 * kMiB / n;
   for (std::size_t i = 0; i < more; ++i) out.push_back(E::allocate(n));
   std::sort(out.begin(), out.end());
   fprintf(stderr, "%s\n",
-          std::adjacent_find(out.begin(), out.end()) != out.end() ? "handed out twice" : "never caught");
+          std::adjacent_find(out.begin(), out.end()) != out.end() ? "handed out twice"
+                                                                  : "never caught");
   _exit(0);
 }
 
-// Takes blocks, frees four of them in the order, and takes others. All by one thread, or the frees by
-// another.
+// Takes blocks, frees four of them in the order, and takes others. All by one thread,
+// or the frees by another.
 template <class E>
 void free_in_order(const char* order, std::size_t n, Blocks which, bool by_another) {
   using Api = MallocApi<E>;
@@ -211,8 +217,8 @@ TYPED_TEST(InvalidSmallFreeDeathTest, TwiceWithOthersInBetween) {
 TYPED_TEST(InvalidSmallFreeDeathTest, BlockOfAFreeSpan) {
   using Api = MallocApi<TypeParam>;
   for (std::size_t n : kSmallSizes) {
-    // Enough blocks for several spans: the first one's are full by then, so that allocation has moved on from
-    // it and the last free returns it.
+    // Enough blocks for several spans: the first one's are full by then, so that allocation has
+    // moved on from it and the last free returns it.
     std::vector<void*> blocks(12 * kMiB / n);
     for (void*& p : blocks) p = Api::malloc(n);
     for (void* p : blocks) Api::free(p);
@@ -231,8 +237,9 @@ TYPED_TEST(InvalidSmallFreeDeathTest, NoBlocksStart) {
       if (offset >= n) continue;
       auto* p = static_cast<char*>(Api::malloc(n));
       // Caught at once, or at the latest before the address is handed out.
-      EXPECT_ABORT((Api::free(p + offset), allocate_until_caught<TypeParam>(n, address_of(p) + offset)),
-                   kOneLine)
+      EXPECT_ABORT(
+          (Api::free(p + offset), allocate_until_caught<TypeParam>(n, address_of(p) + offset)),
+          kOneLine)
           << n << "+" << offset;
       Api::free(p);
     }
@@ -240,7 +247,8 @@ TYPED_TEST(InvalidSmallFreeDeathTest, NoBlocksStart) {
 }
 
 TYPED_TEST(InvalidSmallFreeDeathTest, OverwrittenFreeBlock) {
-  if (kUnderAsan) GTEST_SKIP() << "free blocks are poisoned: AddressSanitizer reports the write itself";
+  if (kUnderAsan)
+    GTEST_SKIP() << "free blocks are poisoned: AddressSanitizer reports the write itself";
   using Api = MallocApi<TypeParam>;
   for (std::size_t n : {std::size_t{16}, std::size_t{64}, std::size_t{1000}, std::size_t{5000}}) {
     for (int bytes : {8, 16}) {
@@ -260,7 +268,8 @@ TYPED_TEST(InvalidSmallFreeDeathTest, OverwrittenFreeBlock) {
 }
 
 TYPED_TEST(InvalidSmallFreeDeathTest, FreeListThatLeadsIntoForeignMemory) {
-  if (kUnderAsan) GTEST_SKIP() << "free blocks are poisoned: AddressSanitizer reports the write itself";
+  if (kUnderAsan)
+    GTEST_SKIP() << "free blocks are poisoned: AddressSanitizer reports the write itself";
   using Api = MallocApi<TypeParam>;
   static unsigned char victim[4096] = {};
   EXPECT_ABORT(

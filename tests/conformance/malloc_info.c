@@ -1,5 +1,5 @@
-/* Prints malloc_info's documents, each behind a line with the name of the moment it is of: `empty`; `held`,
- * with the blocks of HELD in check_malloc_info.py; `freed`; `trimmed`. */
+/* Prints malloc_info's documents, each behind a line with the name of the moment it is of: `empty`;
+ * `held`, with the blocks of HELD in check_malloc_info.py; `freed`; `trimmed`. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Every form of operator new and delete, in a C++ program that has the library behind them (linked, static or
-// preloaded).
+// Every form of operator new and delete, in a C++ program that has the library behind them
+// (linked, static or preloaded).
 #include <gtest/gtest.h>
 #include <spanalloc/spanalloc.h>
 #include <spanalloc/memory_resource.hpp>
@@ -28,7 +28,8 @@
 
 namespace {
 
-volatile std::size_t too_much = PTRDIFF_MAX;          // refused by arithmetic nowhere, by memory everywhere
+// Refused by arithmetic nowhere, by memory everywhere
+volatile std::size_t too_much = PTRDIFF_MAX;
 volatile std::size_t above_all = SIZE_MAX / 2 + 100;  // volatile: or the compiler warns and folds
 
 bool ours(void* p, std::size_t alignment = 16) {
@@ -68,7 +69,8 @@ TEST_F(Operators, PlainSizedAndArrayForms) {
 TEST_F(Operators, AlignedForms) {
   for (std::size_t alignment = 1; alignment <= 1048576; alignment *= 4) {
     const std::align_val_t a{alignment};
-    for (std::size_t n : {std::size_t{1}, std::size_t{100}, std::size_t{5000}, std::size_t{100000}}) {
+    for (std::size_t n :
+         {std::size_t{1}, std::size_t{100}, std::size_t{5000}, std::size_t{100000}}) {
       void* p = ::operator new(n, a);
       EXPECT_TRUE(ours(p, alignment));
       ::operator delete(p, a);
@@ -179,7 +181,8 @@ TEST_F(Operators, StlAllocator) {
   std::list<int, spanalloc::Allocator<int>> list{1, 2, 3};
   EXPECT_TRUE(ours(&list.front(), alignof(int)));
   EXPECT_TRUE(spanalloc::Allocator<int>() == spanalloc::Allocator<Wide>());
-  EXPECT_THROW((void)spanalloc::Allocator<Wide>().allocate(SIZE_MAX / 4), std::bad_array_new_length);
+  EXPECT_THROW((void)spanalloc::Allocator<Wide>().allocate(SIZE_MAX / 4),
+               std::bad_array_new_length);
   EXPECT_THROW((void)spanalloc::Allocator<char>().allocate(too_much), std::bad_alloc);
 }
 

@@ -1,4 +1,5 @@
-// Memory really runs out: every call says so by ENOMEM, and the heap works on once there is memory again.
+// Memory really runs out: every call says so by ENOMEM, and the heap works on
+// once there is memory again.
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,8 +21,9 @@ TYPED_TEST_SUITE(OutOfMemory, TestedEngines, EngineNames);
 constexpr int kNotEnforced = 77;
 constexpr std::size_t kRoom = 48 * kMiB;
 
-// Lets the process have kRoom more writable memory. RLIMIT_DATA, because it counts pages as they are opened:
-// address space was reserved long ago. False when the machine does not enforce it (emulators do not).
+// Lets the process have kRoom more writable memory. RLIMIT_DATA, because it counts pages as
+// they are opened: address space was reserved long ago. False when the machine does not
+// enforce it (emulators do not).
 bool limit_memory() {
   unsigned long data_kib = 0;
   char line[256];
@@ -31,7 +33,8 @@ bool limit_memory() {
   fclose(status);
   const rlimit limit{data_kib * kKiB + kRoom, RLIM_INFINITY};
   if (setrlimit(RLIMIT_DATA, &limit) != 0) return false;
-  void* probe = mmap(nullptr, 2 * kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* probe =
+      mmap(nullptr, 2 * kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (probe == MAP_FAILED) return true;
   munmap(probe, 2 * kRoom);
   return false;
@@ -58,7 +61,8 @@ bool free_all_intact(void* last, std::size_t n) {
     void* before = nullptr;
     memcpy(&before, last, sizeof before);
     const auto* bytes = static_cast<const unsigned char*>(last);
-    for (std::size_t i = sizeof before; i < n; ++i) intact = intact && bytes[i] == pattern_byte(i, n);
+    for (std::size_t i = sizeof before; i < n; ++i)
+      intact = intact && bytes[i] == pattern_byte(i, n);
     MallocApi<E>::free(last);
     last = before;
   }
@@ -82,7 +86,8 @@ int exhaust_and_recover(std::size_t n) {
   errno = 0;
   void* last = exhaust<E>(n, count);
   DEMAND(errno == ENOMEM);
-  // A good part of it was handed out. (An engine of the paper's opens 2 MiB for every 32 KiB that it uses.)
+  // A good part of it was handed out. (An engine of the paper's opens 2 MiB for
+  // every 32 KiB that it uses.)
   DEMAND(count * n > kRoom / 128);
   DEMAND(count < 8 * kRoom / n);  // and it did end
   errno = 0;

@@ -1,9 +1,9 @@
-/* A program with a malloc, free, calloc and realloc of its own, and nothing else of the family, as Rust's
- * programs may be: what the C library and C23 define by these is served by them, whichever library is there
- * too. Prints what is not so.
+/* A program with a malloc, free, calloc and realloc of its own, and nothing else of the family, as
+ * Rust's programs may be: what the C library and C23 define by these is served by them, whichever
+ * library is there too. Prints what is not so.
  *
- * Linked with an archive it refers to all of these functions; else the library may be preloaded, and some are
- * weak. */
+ * Linked with an archive it refers to all of these functions; else the library may be preloaded,
+ * and some are weak. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
@@ -41,7 +41,8 @@ void* calloc(size_t count, size_t size) {
 void* realloc(void* p, size_t n) {
   ++reallocs;
   void* fresh = malloc(n);
-  return p != NULL ? memcpy(fresh, p, n) : fresh; /* as far as the pool goes, which is this program's */
+  return p != NULL ? memcpy(fresh, p, n)
+                   : fresh; /* as far as the pool goes, which is this program's */
 }
 
 static int failures;

@@ -91,7 +91,8 @@ TYPED_TEST(Realloc, SmallChangesStayInPlace) {
     const std::size_t whole = Api::malloc_usable_size(p);
     EXPECT_EQ(Api::realloc(p, whole - whole / 4), p);
     void* const again = Api::realloc(p, whole);
-    // (Where a block's end went back to the kernel, an emulator may have mapped something of its own.)
+    // (Where a block's end went back to the kernel, an emulator may have
+    // mapped something of its own.)
     if (!test::kEmulated) {
       EXPECT_EQ(again, p);
     }
@@ -158,7 +159,8 @@ TYPED_TEST(Realloc, AlignedBlocksCanBeResized) {
         fill_pattern(p, n, n);
         p = Api::realloc(p, after);
         ASSERT_NE(p, nullptr);
-        ASSERT_EQ(first_mismatch(p, min_of(n, after), n), min_of(n, after)) << alignment << " " << after;
+        ASSERT_EQ(first_mismatch(p, min_of(n, after), n), min_of(n, after))
+            << alignment << " " << after;
         memset(p, 0, after);
         Api::free(p);
       }

@@ -1,4 +1,5 @@
-/* The functions of spanalloc.h from plain C. Prints what fails; the exit code is 0 when nothing did. */
+/* The functions of spanalloc.h from plain C. Prints what fails; the exit code is 0 when nothing
+ * did. */
 #include <errno.h>
 #include <spanalloc/spanalloc.h>
 #include <stdint.h>
@@ -83,7 +84,8 @@ static void check_statistics(void) {
   sp_stats((struct sp_statistics*)buffer, sizeof(size_t));
   CHECK(buffer[sizeof(size_t)] == 0xEE);
   sp_stats((struct sp_statistics*)buffer, sizeof before + 32);
-  CHECK(buffer[sizeof before] == 0 && buffer[sizeof before + 31] == 0 && buffer[sizeof before + 32] == 0xEE);
+  CHECK(buffer[sizeof before] == 0 && buffer[sizeof before + 31] == 0 &&
+        buffer[sizeof before + 32] == 0xEE);
   sp_trim();
   CHECK(strcmp(sp_version(), SPANALLOC_EXPECTED_VERSION) == 0);
   CHECK(strlen(sp_engine_name()) > 0);

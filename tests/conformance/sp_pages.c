@@ -1,5 +1,5 @@
-/* The page manager of spanalloc.h from plain C, in the way that docs/pages.md shows. Prints what fails; the
- * exit code is 0 when nothing did. */
+/* The page manager of spanalloc.h from plain C, in the way that docs/pages.md shows. Prints what
+ * fails; the exit code is 0 when nothing did. */
 #include <errno.h>
 #include <spanalloc/spanalloc.h>
 #include <stdint.h>
@@ -33,7 +33,8 @@ static void exercise(sp_pages* pages, size_t unit) {
   CHECK(sp_pages_allocate_aligned(pages, unit, 4 * unit, &b, NULL) == SP_PAGES_OK);
   CHECK((uintptr_t)b % (4 * unit) == 0 && sp_pages_size_of(pages, b) == unit);
   CHECK(sp_pages_grow(pages, b, 5 * unit, NULL) == SP_PAGES_OK);
-  CHECK(sp_pages_shrink(pages, a, 3 * unit) == SP_PAGES_OK && sp_pages_size_of(pages, a) == 3 * unit);
+  CHECK(sp_pages_shrink(pages, a, 3 * unit) == SP_PAGES_OK &&
+        sp_pages_size_of(pages, a) == 3 * unit);
   memset(a, 1, 3 * unit);
   CHECK(sp_pages_walk(pages, count, &free_bytes) == SP_PAGES_OK && free_bytes == 92 * unit);
   CHECK(sp_pages_free(pages, a) == SP_PAGES_OK);
@@ -41,7 +42,8 @@ static void exercise(sp_pages* pages, size_t unit) {
   CHECK(sp_pages_free(pages, b) == SP_PAGES_OK);
   CHECK(sp_pages_extend(pages, unit, 0) == SP_PAGES_OK);
   CHECK(sp_pages_stats(pages, &stats, sizeof stats) == SP_PAGES_OK);
-  CHECK(stats.region_bytes == 101 * unit && stats.free_blocks == 1 && stats.largest_free_bytes == 101 * unit);
+  CHECK(stats.region_bytes == 101 * unit && stats.free_blocks == 1 &&
+        stats.largest_free_bytes == 101 * unit);
   CHECK(sp_pages_region(pages) == a);
   CHECK(sp_pages_allocate(pages, 102 * unit, &a, NULL) == SP_PAGES_NO_ROOM);
 }

@@ -1,5 +1,6 @@
-/* The C library's allocation symbols as a plain C program meets them: linked with libspanalloc.so, linked
- * statically, or with the library preloaded. Prints what fails; the exit code is 0 when nothing did.
+/* The C library's allocation symbols as a plain C program meets them: linked with libspanalloc.so,
+ * linked statically, or with the library preloaded. Prints what fails; the exit code is 0 when
+ * nothing did.
  *
  * The first argument, when given, is the engine whose library must be behind malloc. */
 #define _GNU_SOURCE
@@ -27,7 +28,8 @@ int __posix_memalign(void**, size_t, size_t);
 /* Weak: only a process that has our library has them. */
 __attribute__((weak)) const char* sp_engine_name(void);
 __attribute__((weak)) int sp_owns(const void* p);
-/* Missing from the C library for newly linked programs: one that is linked without us reaches them weakly. */
+/* Missing from the C library for newly linked programs: one that is linked without us reaches them
+ * weakly. */
 #pragma weak free_sized
 #pragma weak free_aligned_sized
 #pragma weak cfree

@@ -1,6 +1,6 @@
-// A SIGABRT handler that uses the heap, as crash reporters do, after each kind of misuse that a library
-// notices: it is called once, and can allocate, free, fork and jump out, and the program goes on then. What
-// it does wrong itself ends the process, by SIGABRT's default action.
+// A SIGABRT handler that uses the heap, as crash reporters do, after each kind of misuse that a
+// library notices: it is called once, and can allocate, free, fork and jump out, and the program
+// goes on then. What it does wrong itself ends the process, by SIGABRT's default action.
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -43,8 +43,8 @@ void overwrite(void* p, std::uintptr_t with) {
 }
 constexpr std::uintptr_t kWild = 0x4141414141414141u;
 
-// --- Kinds of misuse: one each, for what else is damaged is found next, by a handler that allocates. A
-// library that does not notice one returns from it.
+// --- Kinds of misuse: one each, for what else is damaged is found next, by a handler that
+// allocates. A library that does not notice one returns from it.
 
 constexpr std::size_t kSizes[] = {16, 64, 240, 1000, 5000, 20000};
 constexpr int kBlocks = 2000;
@@ -180,7 +180,8 @@ void double_free_after_write_in_emptied(std::size_t size) {
   });
 }
 
-// A thread that has allocated blocks of which another one frees some, and uses the heap when it is asked to.
+// A thread that has allocated blocks of which another one frees some, and uses the
+// heap when it is asked to.
 class Owner {
  public:
   void allocate(std::size_t size, int count) {
@@ -316,7 +317,8 @@ constexpr Kind kKinds[] = {
     {"double_free_after_write_in_emptied", double_free_after_write_in_emptied},
     {"double_free_after_write_of_anothers", double_free_after_write_of_anothers},
     {"double_free_after_write_of_gathered", double_free_after_write_of_gathered},
-    {"double_free_after_write_of_the_first_gathered", double_free_after_write_of_the_first_gathered},
+    {"double_free_after_write_of_the_first_gathered",
+     double_free_after_write_of_the_first_gathered},
     {"double_free_after_write_in_anothers_emptied", double_free_after_write_in_anothers_emptied},
     {"double_free_for_another", double_free_for_another},
     {"interior_free", interior_free},
@@ -326,7 +328,7 @@ constexpr Kind kKinds[] = {
     {"size_after_free", size_after_free},
     {"realloc_after_free", realloc_after_free}};
 
-// --- What a handler and a program do with the heap --------------------------------------------------------
+// --- What a handler and a program do with the heap -----------------------------------------------
 
 // Of every class that was damaged, of others, and of large ones.
 void use_heap(std::size_t damaged) {
@@ -352,7 +354,8 @@ void fork_and_use_heap(std::size_t damaged) {
     _exit(0);
   }
   int status = 0;
-  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) _exit(92);
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    _exit(92);
 }
 void use_heap_in_thread(std::size_t damaged) {
   if (owner.is_there) owner.use_heap();
@@ -401,7 +404,8 @@ void set_handler(void (*handler)(int), int flags = 0) {
   CHECK(sigaction(SIGABRT, &action, nullptr) == 0, "sigaction: %s", strerror(errno));
 }
 
-// Kinds that the library under test notices with that size: those that end an innocent process by SIGABRT.
+// Kinds that the library under test notices with that size: those that end an
+// innocent process by SIGABRT.
 bool is_noticed(const Kind& kind, std::size_t size) {
   const auto outcome = harness::run_forked([&] { kind.misuse(size); });
   CHECK(outcome.killed_by(SIGABRT) || outcome.exited(0), "%s of %zu bytes: %s", kind.name, size,
@@ -409,8 +413,8 @@ bool is_noticed(const Kind& kind, std::size_t size) {
   return outcome.killed_by(SIGABRT);
 }
 
-// What is given back to the kernel before it is written to goes unnoticed: so that a process that waits for a
-// CPU notices the same as one that does not, the library's clock stands still.
+// What is given back to the kernel before it is written to goes unnoticed: so that a process that
+// waits for a CPU notices the same as one that does not, the library's clock stands still.
 template <class Each>
 void for_each_noticed(Each each) {
   harness::require_library_malloc();
@@ -441,8 +445,8 @@ void handler_uses_heap(const Arguments&) {
   });
 }
 
-// The handler leaves by siglongjmp, and the program uses the heap, ends threads and forks; and is told again
-// of what it does wrong then.
+// The handler leaves by siglongjmp, and the program uses the heap, ends threads and forks; and is
+// told again of what it does wrong then.
 void handler_jumps_out(const Arguments&) {
   for_each_noticed([](const Kind& kind, std::size_t size) {
     if (kind.misuse == write_into_gathered) return;  // no thread jumps out of another one
@@ -471,8 +475,8 @@ void handler_jumps_out(const Arguments&) {
   });
 }
 
-// What was in use at the report can be freed, and is no misuse. (The threads' ends and the pool have looked
-// at the spans meanwhile.)
+// What was in use at the report can be freed, and is no misuse. (The threads' ends and the pool
+// have looked at the spans meanwhile.)
 void what_is_out_can_be_freed(const Arguments&) {
   for_each_noticed([](const Kind& kind, std::size_t size) {
     if (kind.misuse == write_into_gathered) return;  // no thread jumps out of another one
@@ -497,7 +501,8 @@ void what_is_out_can_be_freed(const Arguments&) {
   });
 }
 
-// By the default action, whether or not SIGABRT is blocked while the handler runs, and on which stack.
+// By the default action, whether or not SIGABRT is blocked while the handler
+// runs, and on which stack.
 void second_fault_ends(const Arguments&) {
   harness::require_library_malloc();
   static char stack[256 * 1024];
@@ -513,8 +518,9 @@ void second_fault_ends(const Arguments&) {
     });
     CHECK(outcome.killed_by(SIGABRT), "flags %#x: %s", static_cast<unsigned>(flags),
           outcome.describe().c_str());
-    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 2, "flags %#x: not both were told: %s",
-          static_cast<unsigned>(flags), outcome.describe().c_str());
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 2,
+          "flags %#x: not both were told: %s", static_cast<unsigned>(flags),
+          outcome.describe().c_str());
   }
 }
 
@@ -536,7 +542,8 @@ void run_on(char* at, std::size_t size, void (*f)()) {
 constexpr std::size_t kStack = 256 * 1024;
 // Two stacks, the first one below the second.
 char* map_stacks() {
-  void* stacks = mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* stacks =
+      mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(stacks != MAP_FAILED, "no stacks");
   return static_cast<char*>(stacks);
 }
@@ -583,10 +590,12 @@ void fault_in_unblocking_handler_ends(const Arguments&) {
   });
   CHECK(outcome.killed_by(SIGABRT), "%s", outcome.describe().c_str());
   // A line of each misuse: one before the first call, one in each of nine.
-  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 10, "%s", outcome.describe().c_str());
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 10, "%s",
+        outcome.describe().c_str());
 }
 
-// The misuse again, from deeper in the stack, in a frame that has written nothing where the first report was.
+// The misuse again, from deeper in the stack, in a frame that has written nothing
+// where the first report was.
 [[gnu::noinline]] void misuse_below_a_hole(std::size_t size) {
   char hole[64 * 1024];
   opaque(hole);
@@ -647,13 +656,14 @@ void handler_returns(const Arguments&) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return harness::run_case(argc, argv,
-                           {{"handler_uses_heap", handler_uses_heap},
-                            {"handler_jumps_out", handler_jumps_out},
-                            {"what_is_out_can_be_freed", what_is_out_can_be_freed},
-                            {"second_fault_ends", second_fault_ends},
-                            {"second_fault_on_disarmed_stack_ends", second_fault_on_disarmed_stack_ends},
-                            {"fault_in_unblocking_handler_ends", fault_in_unblocking_handler_ends},
-                            {"handler_is_called_again", handler_is_called_again},
-                            {"handler_returns", handler_returns}});
+  return harness::run_case(
+      argc, argv,
+      {{"handler_uses_heap", handler_uses_heap},
+       {"handler_jumps_out", handler_jumps_out},
+       {"what_is_out_can_be_freed", what_is_out_can_be_freed},
+       {"second_fault_ends", second_fault_ends},
+       {"second_fault_on_disarmed_stack_ends", second_fault_on_disarmed_stack_ends},
+       {"fault_in_unblocking_handler_ends", fault_in_unblocking_handler_ends},
+       {"handler_is_called_again", handler_is_called_again},
+       {"handler_returns", handler_returns}});
 }

@@ -24,10 +24,11 @@ std::string sibling(const char* name) {
 
 void sixty_four_threads_in_1_gib(const Arguments&) {
   std::vector<std::string> command = {sibling("workload"), "mixed", "64", "4", "3000"};
-  // A thread's hot spans of the paper's config take 2 MiB of address space a class: 64 threads cannot have
-  // them all. It may say so, and must go on.
+  // A thread's hot spans of the paper's config take 2 MiB of address space a class: 64 threads
+  // cannot have them all. It may say so, and must go on.
   if (!harness::is_standard()) command.push_back("refusals");
-  const auto outcome = harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 1024 * kMiB); });
+  const auto outcome =
+      harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 1024 * kMiB); });
   harness::expect_success(outcome, "64 threads under 1 GiB");
   printf("%s", outcome.out.c_str());
 }
@@ -35,7 +36,8 @@ void sixty_four_threads_in_1_gib(const Arguments&) {
 void few_threads_in_256_mib(const Arguments&) {
   std::vector<std::string> command = {sibling("workload"), "mixed", "4", "4", "8000"};
   if (!harness::is_standard()) command.push_back("refusals");
-  const auto outcome = harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 256 * kMiB); });
+  const auto outcome =
+      harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 256 * kMiB); });
   harness::expect_success(outcome, "4 threads under 256 MiB");
   printf("%s", outcome.out.c_str());
 }
@@ -46,7 +48,8 @@ class Lines {
   Lines() {
     const int file = mkstemp(path_);
     CHECK(file >= 0, "mkstemp: %s", strerror(errno));
-    for (unsigned i = 0; i < 5000; ++i) dprintf(file, "%08x a line to be sorted\n", i * 2654435761u);
+    for (unsigned i = 0; i < 5000; ++i)
+      dprintf(file, "%08x a line to be sorted\n", i * 2654435761u);
     close(file);
   }
   ~Lines() { unlink(path_); }
@@ -64,7 +67,8 @@ class Folder {
   Folder() {
     CHECK(mkdtemp(path_) != nullptr, "mkdtemp: %s", strerror(errno));
     for (int i = 0; i < 2000; ++i) {
-      const int file = open((std::string(path_) + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0600);
+      const int file =
+          open((std::string(path_) + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0600);
       CHECK(file >= 0, "open: %s", strerror(errno));
       close(file);
     }
@@ -114,13 +118,14 @@ void programs_in_256_mib(const Arguments&) {
   simple_programs(256 * kMiB);
 }
 
-// Limits at which nobody can do much: a program may fail for want of memory, but says so; it never crashes.
+// Limits at which nobody can do much: a program may fail for want of memory, but
+// says so; it never crashes.
 void too_tiny(const Arguments&) {
   for (std::size_t mib = 4; mib <= 32; mib += 2) {
     const auto outcome =
         harness::run({"/bin/ls", "/"}, [mib] { harness::limit_resource(RLIMIT_AS, mib * kMiB); });
-    CHECK(!outcome.killed_by(11) && !outcome.killed_by(7) && !outcome.killed_by(6), "ls under %zu MiB: %s",
-          mib, outcome.describe().c_str());
+    CHECK(!outcome.killed_by(11) && !outcome.killed_by(7) && !outcome.killed_by(6),
+          "ls under %zu MiB: %s", mib, outcome.describe().c_str());
   }
 }
 

@@ -1,6 +1,6 @@
-// Where the library's memory lies and what it takes of the address space: what it uses and little more, at
-// places that differ from run to run, between guard pages; and it shares a limit, whenever that is set, with
-// everything else that the program maps.
+// Where the library's memory lies and what it takes of the address space: what it uses and little
+// more, at places that differ from run to run, between guard pages; and it shares a limit, whenever
+// that is set, with everything else that the program maps.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ std::uintptr_t code_address(F* function) {
   return reinterpret_cast<std::uintptr_t>(function);
 }
 
-// --- How much -------------------------------------------------------------------------------------------
+// --- How much ------------------------------------------------------------------------------------
 
 void report_size(const Arguments&) {
   free(malloc(1));
@@ -60,7 +60,7 @@ void little_is_mapped(const Arguments&) {
   CHECK(ours <= libcs + 64 * kMiB, "%zu bytes mapped, %zu with libc's malloc", ours, libcs);
 }
 
-// --- Where ----------------------------------------------------------------------------------------------
+// --- Where ---------------------------------------------------------------------------------------
 
 struct Place {
   std::uintptr_t block = 0;
@@ -72,8 +72,8 @@ struct Place {
 void report_place(const Arguments&) {
   const void* block = malloc(64);
   const char here = 0;
-  printf("place %zx %zx %zx %zx\n", address_of(block), code_address(&puts), code_address(&report_place),
-         address_of(&here));
+  printf("place %zx %zx %zx %zx\n", address_of(block), code_address(&puts),
+         code_address(&report_place), address_of(&here));
 }
 
 Place place_of_run(const char* seed) {
@@ -83,8 +83,8 @@ Place place_of_run(const char* seed) {
   });
   harness::expect_success(outcome, "report");
   Place place;
-  CHECK(sscanf(outcome.out.c_str(), "place %zx %zx %zx %zx", &place.block, &place.libc, &place.program,
-               &place.stack) == 4,
+  CHECK(sscanf(outcome.out.c_str(), "place %zx %zx %zx %zx", &place.block, &place.libc,
+               &place.program, &place.stack) == 4,
         "%s", outcome.out.c_str());
   return place;
 }
@@ -106,7 +106,8 @@ void places_differ(const Arguments&) {
       ever_clear |= ~distance;
     }
     const int bits = __builtin_popcountll(ever_set & ever_clear);
-    printf("%s: %zu different distances in %d runs, %d bits vary\n", from, seen.size(), kRuns, bits);
+    printf("%s: %zu different distances in %d runs, %d bits vary\n", from, seen.size(), kRuns,
+           bits);
     CHECK(seen.size() >= kRuns - 1, "only %zu different distances", seen.size());
     CHECK(bits >= 26, "only %d bits vary", bits);
   };
@@ -119,13 +120,16 @@ void places_differ(const Arguments&) {
 void a_seed_repeats_them(const Arguments&) {
   harness::require_library_malloc();
   const std::uintptr_t first = place_of_run("42").block;
-  for (int i = 0; i < 5; ++i) CHECK(place_of_run("42").block == first, "another place with the same seed");
+  for (int i = 0; i < 5; ++i)
+    CHECK(place_of_run("42").block == first, "another place with the same seed");
   CHECK(place_of_run("43").block != first, "the same place with another seed");
-  const auto outcome = harness::run_self({"report_place"}, [] { setenv("SPANALLOC_SEED", "dice", 1); });
-  CHECK(outcome.err.find("SPANALLOC_SEED") != std::string::npos, "no warning: %s", outcome.err.c_str());
+  const auto outcome =
+      harness::run_self({"report_place"}, [] { setenv("SPANALLOC_SEED", "dice", 1); });
+  CHECK(outcome.err.find("SPANALLOC_SEED") != std::string::npos, "no warning: %s",
+        outcome.err.c_str());
 }
 
-// --- Guards ---------------------------------------------------------------------------------------------
+// --- Guards --------------------------------------------------------------------------------------
 
 struct Mapping {
   std::uintptr_t begin = 0;
@@ -152,8 +156,8 @@ std::vector<Mapping> mappings() {
   return all;
 }
 
-// All that is ours: what libc and the loader map lies above the program, or above a third of the address
-// space.
+// All that is ours: what libc and the loader map lies above the program, or above a
+// third of the address space.
 void guards_stand_around_everything(const Arguments&) {
   harness::require_library_malloc();
   std::vector<void*> blocks;
@@ -181,7 +185,7 @@ void guards_stand_around_everything(const Arguments&) {
   for (void* p : blocks) free(p);
 }
 
-// --- Limits ---------------------------------------------------------------------------------------------
+// --- Limits --------------------------------------------------------------------------------------
 
 // Read without allocating: memory may be out.
 std::size_t used_of(int resource) {
@@ -225,8 +229,8 @@ bool a_thread_runs() {
   return true;
 }
 
-// Blocks of `size` until there is none, each intact to the end. Only the start of big ones is written: it is
-// address space that gets short.
+// Blocks of `size` until there is none, each intact to the end. Only the start of big ones is
+// written: it is address space that gets short.
 std::size_t written(std::size_t size) {
   return std::min<std::size_t>(size, 4096);
 }
@@ -265,7 +269,8 @@ void shares(int resource, std::size_t size) {
   for (int round = 0; round < rounds; ++round) {
     fill_up(size);
     const std::size_t bytes = pile.count * size;
-    CHECK(bytes >= 64 * kMiB, "round %d: %zu bytes of blocks of %zu bytes, then no more", round, bytes, size);
+    CHECK(bytes >= 64 * kMiB, "round %d: %zu bytes of blocks of %zu bytes, then no more", round,
+          bytes, size);
     CHECK(used_of(resource) <= allowed, "the limit is passed");
     CHECK(malloc(kLimit) == nullptr && errno == ENOMEM, "granted beyond the limit");
     free_pile(size);
@@ -298,9 +303,9 @@ void shares_data(const Arguments&) {
   }
 }
 
-// What malloc has not been refused, either: it gives back what is left of a limit to the program at once. (Of
-// a limit on data it has to have met it. Nobody can ask for that without taking what the limit leaves to
-// others.)
+// What malloc has not been refused, either: it gives back what is left of a limit to the program at
+// once. (Of a limit on data it has to have met it. Nobody can ask for that without taking what the
+// limit leaves to others.)
 void comes_back_at_once(const Arguments&) {
   harness::require_library_malloc();
   for (const int resource : {RLIMIT_AS, RLIMIT_DATA}) {
@@ -317,9 +322,10 @@ void comes_back_at_once(const Arguments&) {
         }
         // In scattered pieces, too.
         if (size >= kMiB) {
-          for (std::size_t i = 0; i < pile.count; i += 2) free(std::exchange(pile.blocks[i], nullptr));
-          // (A limit on data is met when it refuses something: what was opened ahead before, up to 16 MiB, is
-          // still charged.)
+          for (std::size_t i = 0; i < pile.count; i += 2)
+            free(std::exchange(pile.blocks[i], nullptr));
+          // (A limit on data is met when it refuses something: what was opened ahead before, up to
+          // 16 MiB, is still charged.)
           const std::size_t left = (resource == RLIMIT_DATA ? 29 : 45) * kMiB;
           CHECK(map_pages(left) != nullptr, "no mapping after every second block was freed");
           _exit(0);
@@ -333,8 +339,8 @@ void comes_back_at_once(const Arguments&) {
   }
 }
 
-// A limit that nothing has come near: what is free in small pieces stays mapped, as each would be a hole, and
-// a process may have 65,530 mappings.
+// A limit that nothing has come near: what is free in small pieces stays mapped, as each would be a
+// hole, and a process may have 65,530 mappings.
 void generous_limit_makes_few_holes(const Arguments&) {
   harness::require_library_malloc();
   const auto outcome = harness::run_forked([] {
@@ -352,7 +358,8 @@ void generous_limit_makes_few_holes(const Arguments&) {
     }
     const std::size_t mappings = harness::map_count();
     CHECK(mappings < 5000, "%zu mappings", mappings);
-    CHECK(a_thread_runs() && map_pages(kMiB) != nullptr, "the program's own thread or mapping is refused");
+    CHECK(a_thread_runs() && map_pages(kMiB) != nullptr,
+          "the program's own thread or mapping is refused");
     for (std::size_t i = 0; i < pile.count; i += 2) {
       pile.blocks[i] = malloc(kSize);
       CHECK(pile.blocks[i] != nullptr, "block %zu refused the second time", i);
@@ -383,7 +390,8 @@ void set_from_outside(const Arguments&) {
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child && status == 0, "the child could not set the limit");
     fill_up(100000);
-    CHECK(pile.count < 6000 && pile.count > 1000, "%zu blocks of 100,000 bytes in 512 MiB", pile.count);
+    CHECK(pile.count < 6000 && pile.count > 1000, "%zu blocks of 100,000 bytes in 512 MiB",
+          pile.count);
     CHECK(used_of(RLIMIT_AS) <= 512 * kMiB, "the limit is passed");
     free_pile(100000);
     CHECK(a_thread_runs() && map_pages(400 * kMiB) != nullptr, "not enough came back");

@@ -1,6 +1,7 @@
-// Preloaded: functions in the place of libc's that allocate, free, resize and take a lock of their own before
-// they go on in libc's, as caches of registered memory and fake clocks do. HOOKS names those that do so; the
-// others only go on. A program finds hook_calls(), hook_give() and hook_take() by dlsym.
+// Preloaded: functions in the place of libc's that allocate, free, resize and take a lock of
+// their own before they go on in libc's, as caches of registered memory and fake clocks do.
+// HOOKS names those that do so; the others only go on. A program finds hook_calls(), hook_give()
+// and hook_take() by dlsym.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +19,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum hook { kMmap, kMunmap, kMremap, kMadvise, kMprotect, kYield, kClock, kLimit, kCpus, kCpu, kAux, kHooks };
+enum hook {
+  kMmap,
+  kMunmap,
+  kMremap,
+  kMadvise,
+  kMprotect,
+  kYield,
+  kClock,
+  kLimit,
+  kCpus,
+  kCpu,
+  kAux,
+  kHooks
+};
 static const char* const names[kHooks] = {"mmap",          "munmap",    "mremap",
                                           "madvise",       "mprotect",  "sched_yield",
                                           "clock_gettime", "getrlimit", "sched_getaffinity",
@@ -44,7 +58,8 @@ static int is_on(enum hook which) {
     if (strncmp(*entry, "HOOKS=", 6) != 0) continue;
     for (const char* word = *entry + 6; word != NULL; word = strchr(word, ',')) {
       word += *word == ',';
-      if (strncmp(word, names[which], length) == 0 && (word[length] == ',' || word[length] == '\0')) on = 1;
+      if (strncmp(word, names[which], length) == 0 && (word[length] == ',' || word[length] == '\0'))
+        on = 1;
     }
   }
   known[which] = on ? 2 : 1;
@@ -95,7 +110,8 @@ static void fill(struct kept k) {
 }
 static void check(struct kept k, unsigned char* filled_at) {
   for (size_t i = 0; i < k.bytes; i += i == 31 && k.bytes > 64 ? k.bytes - 63 : 1) {
-    if (k.block[i] != pattern(filled_at, i)) die("allocating_hooks: a kept block has other contents");
+    if (k.block[i] != pattern(filled_at, i))
+      die("allocating_hooks: a kept block has other contents");
   }
   if (malloc_usable_size(k.block) < k.bytes) die("allocating_hooks: a kept block is too small");
 }
@@ -135,7 +151,8 @@ static void resize(struct kept* k, unsigned long turn) {
   unsigned char* const now = realloc(before, bytes);
   if (now == NULL) die("allocating_hooks: no memory");
   for (size_t i = 0; i < 32 && i < k->bytes && i < bytes; ++i) {
-    if (now[i] != pattern(before, i)) die("allocating_hooks: realloc has lost what was in the block");
+    if (now[i] != pattern(before, i))
+      die("allocating_hooks: realloc has lost what was in the block");
   }
   k->block = now;
   k->bytes = bytes;
@@ -182,7 +199,8 @@ static void* next(enum hook which) {
 
 void* mmap(void* hint, size_t bytes, int protection, int flags, int fd, off_t offset) {
   ENTER(kMmap);
-  return ((void* (*)(void*, size_t, int, int, int, off_t))go_on)(hint, bytes, protection, flags, fd, offset);
+  return ((void* (*)(void*, size_t, int, int, int, off_t))go_on)(hint, bytes, protection, flags, fd,
+                                                                 offset);
 }
 int munmap(void* address, size_t bytes) {
   ENTER(kMunmap);
@@ -194,7 +212,8 @@ void* mremap(void* address, size_t old_bytes, size_t new_bytes, int flags, ...) 
   void* to = va_arg(list, void*);
   va_end(list);
   ENTER(kMremap);
-  return ((void* (*)(void*, size_t, size_t, int, ...))go_on)(address, old_bytes, new_bytes, flags, to);
+  return ((void* (*)(void*, size_t, size_t, int, ...))go_on)(address, old_bytes, new_bytes, flags,
+                                                             to);
 }
 int madvise(void* address, size_t bytes, int advice) {
   ENTER(kMadvise);
@@ -238,7 +257,8 @@ long hook_calls(const char* name) {
   }
   return -1;
 }
-/// A block of malloc's, for the hooks to free; returns one of theirs, for the program to free, or NULL.
+/// A block of malloc's, for the hooks to free; returns one of theirs, for the
+/// program to free, or NULL.
 void* hook_swap(void* block, size_t bytes, unsigned turn) {
   struct kept mine = {block, bytes};
   fill(mine);

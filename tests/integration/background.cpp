@@ -1,5 +1,5 @@
-// SPANALLOC_BACKGROUND=1 on the libraries as they ship: the thread is there when there is something to give
-// back, no signal comes to it, and the process ends as if it were not there.
+// SPANALLOC_BACKGROUND=1 on the libraries as they ship: the thread is there when there is something
+// to give back, no signal comes to it, and the process ends as if it were not there.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>

@@ -32,7 +32,8 @@ void require_plain_core_files() {
 // Touches memory of all kinds, frees a part of it, says how much is resident, and aborts.
 void child(const Arguments&) {
   harness::judge_memory();
-  // What a dump holds is the machine's to choose: private and shared memory of no file, as by default.
+  // What a dump holds is the machine's to choose: private and shared memory
+  // of no file, as by default.
   if (FILE* filter = fopen("/proc/self/coredump_filter", "we"); filter != nullptr) {
     fputs("0x3", filter);
     fclose(filter);
@@ -49,7 +50,8 @@ void child(const Arguments&) {
   }
   for (std::size_t i = 0; i < blocks.size(); i += 3) free(blocks[i]);
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
-  if (setrlimit(RLIMIT_CORE, &unlimited) != 0) harness::skip("cannot raise RLIMIT_CORE: %s", strerror(errno));
+  if (setrlimit(RLIMIT_CORE, &unlimited) != 0)
+    harness::skip("cannot raise RLIMIT_CORE: %s", strerror(errno));
   printf("peak %zu\n", harness::memory().peak_resident);
   fflush(stdout);
   abort();
@@ -78,15 +80,17 @@ void stays_proportional(const Arguments&) {
   if (stored == 0) harness::skip("the kernel wrote no core file here");
   printf("peak resident %zu KiB; core file %zu KiB, %zu KiB with holes\n", peak, stored, apparent);
   CHECK(stored <= peak + 8 * 1024, "%zu KiB of core for %zu KiB of memory", stored, peak);
-  // Where a tool copies the file, holes become zeroes. The paper's config opens 2 MiB a span by design.
+  // Where a tool copies the file, holes become zeroes. The paper's config
+  // opens 2 MiB a span by design.
   if (harness::is_standard()) {
-    CHECK(apparent <= 3 * peak + 64 * 1024, "%zu KiB of core with its holes for %zu KiB of memory", apparent,
-          peak);
+    CHECK(apparent <= 3 * peak + 64 * 1024, "%zu KiB of core with its holes for %zu KiB of memory",
+          apparent, peak);
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return harness::run_case(argc, argv, {{"stays_proportional", stays_proportional}, {"child", child}});
+  return harness::run_case(argc, argv,
+                           {{"stays_proportional", stays_proportional}, {"child", child}});
 }

@@ -1,5 +1,5 @@
-// dlopen with RTLD_DEEPBIND, which the library's own dlopen drops, and what else that dlopen must leave as it
-// is.
+// dlopen with RTLD_DEEPBIND, which the library's own dlopen drops, and what else that
+// dlopen must leave as it is.
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -42,7 +42,8 @@ Function* look_up(void* handle, const char* name) {
 void require_our_malloc() {
   CHECK(is_malloc(dlsym(RTLD_DEFAULT, "malloc")), "malloc has two addresses");
   void* block = malloc(100);
-  CHECK(look_up<int(const void*)>(RTLD_DEFAULT, "sp_owns")(block) == 1, "malloc is not the library's");
+  CHECK(look_up<int(const void*)>(RTLD_DEFAULT, "sp_owns")(block) == 1,
+        "malloc is not the library's");
   free(block);
 }
 
@@ -61,7 +62,8 @@ void exchange_blocks(void* plugin) {
       CHECK(block != nullptr && memcmp(block, "block", 5) == 0, "no block of kind %d", kind);
       if (round % 2 != 0 && kind != 5) {
         block = static_cast<char*>(realloc(block, 3000));
-        CHECK(block != nullptr && memcmp(block, "block", 5) == 0, "realloc lost a block of kind %d", kind);
+        CHECK(block != nullptr && memcmp(block, "block", 5) == 0, "realloc lost a block of kind %d",
+              kind);
       }
       if (kind == 5) {
         ::operator delete(block);
@@ -113,17 +115,20 @@ void option_keeps_the_flag(const Arguments&) {
   CHECK(kept.err.empty(), "said: %s", kept.err.c_str());
   const auto wrong = harness::run_self(child, [] { setenv("SPANALLOC_DEEPBIND", "yes", 1); });
   CHECK(wrong.exited(0) && wrong.out.rfind("program\n", 0) == 0, "%s", wrong.describe().c_str());
-  CHECK(wrong.err == "spanalloc: ignored SPANALLOC_DEEPBIND=yes: want keep\n", "said: %s", wrong.err.c_str());
+  CHECK(wrong.err == "spanalloc: ignored SPANALLOC_DEEPBIND=yes: want keep\n", "said: %s",
+        wrong.err.c_str());
 }
 
 // The file is in the opener's RUNPATH and nowhere else.
 void runpath_of_the_caller(const Arguments&) {
   require_our_malloc();
-  CHECK(dlopen("libopened.so", RTLD_NOW) == nullptr, "found without the opener: this test shows nothing");
+  CHECK(dlopen("libopened.so", RTLD_NOW) == nullptr,
+        "found without the opener: this test shows nothing");
   void* opener = dlopen(in_plugins("opener/libopener.so").c_str(), RTLD_NOW);
   CHECK(opener != nullptr, "dlopen: %s", dlerror());
   for (const int flags : {RTLD_NOW, RTLD_NOW | RTLD_DEEPBIND}) {
-    void* opened = look_up<void*(const char*, int)>(opener, "open_from_here")("libopened.so", flags);
+    void* opened =
+        look_up<void*(const char*, int)>(opener, "open_from_here")("libopened.so", flags);
     CHECK(opened != nullptr, "dlopen: %s", dlerror());
     CHECK(look_up<int()>(opened, "opened_works")(), "the library that was opened");
     CHECK(dlclose(opened) == 0, "dlclose: %s", dlerror());
@@ -142,8 +147,10 @@ void namespace_of_the_caller(const Arguments&) {
   CHECK(opener != nullptr, "dlmopen: %s", dlerror());
   CHECK(namespace_of(opener) != LM_ID_BASE, "no namespace of its own");
   for (const int flags : {RTLD_NOW, RTLD_NOW | RTLD_DEEPBIND}) {
-    void* opened = look_up<void*(const char*, int)>(opener, "open_from_here")("libopened.so", flags);
-    CHECK(opened != nullptr && namespace_of(opened) == namespace_of(opener), "opened in another namespace");
+    void* opened =
+        look_up<void*(const char*, int)>(opener, "open_from_here")("libopened.so", flags);
+    CHECK(opened != nullptr && namespace_of(opened) == namespace_of(opener),
+          "opened in another namespace");
     CHECK(look_up<int()>(opened, "opened_works")(), "the library that was opened");
     CHECK(dlclose(opened) == 0, "dlclose: %s", dlerror());
   }
@@ -153,10 +160,11 @@ void answers_as_before(const Arguments&) {
   require_our_malloc();
   for (const int deep : {0, RTLD_DEEPBIND}) {
     CHECK(dlerror() == nullptr, "an error before anything failed");
-    CHECK(dlopen("libthere-is-no-such-library.so", RTLD_NOW | deep) == nullptr, "opened what is not there");
+    CHECK(dlopen("libthere-is-no-such-library.so", RTLD_NOW | deep) == nullptr,
+          "opened what is not there");
     const char* error = dlerror();
-    CHECK(error != nullptr && strstr(error, "libthere-is-no-such-library.so") != nullptr, "dlerror: %s",
-          error);
+    CHECK(error != nullptr && strstr(error, "libthere-is-no-such-library.so") != nullptr,
+          "dlerror: %s", error);
     CHECK(dlerror() == nullptr, "an error told twice");
     CHECK(dlopen("libc.so.6", deep) == nullptr && dlerror() != nullptr,
           "a mode without RTLD_NOW or RTLD_LAZY");
@@ -165,12 +173,14 @@ void answers_as_before(const Arguments&) {
     CHECK(dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD | deep) == nullptr, "RTLD_NOLOAD has loaded");
     CHECK(dlerror() == nullptr, "an error of RTLD_NOLOAD");
     void* plugin = dlopen(path.c_str(), RTLD_LAZY | deep);
-    CHECK(plugin != nullptr && dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD | deep) == plugin, "RTLD_NOLOAD");
+    CHECK(plugin != nullptr && dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD | deep) == plugin,
+          "RTLD_NOLOAD");
     CHECK(dlclose(plugin) == 0 && dlclose(plugin) == 0, "dlclose: %s", dlerror());
 
     void* program = dlopen(nullptr, RTLD_NOW | deep);
-    CHECK(program != nullptr && dlsym(program, "deep_probe") == reinterpret_cast<void*>(&deep_probe),
-          "dlopen(NULL) is not the program");
+    CHECK(
+        program != nullptr && dlsym(program, "deep_probe") == reinterpret_cast<void*>(&deep_probe),
+        "dlopen(NULL) is not the program");
     errno = 4711;
     CHECK(dlopen(nullptr, RTLD_NOW | deep) == program && errno == 4711, "errno is %d", errno);
   }

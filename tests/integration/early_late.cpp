@@ -1,6 +1,6 @@
-// malloc before main and after it: preinit_array, constructors, static objects, atexit, static destructors,
-// destructors of the executable, and threads that still run while the process exits. Blocks made in an early
-// phase are freed in the matching late one.
+// malloc before main and after it: preinit_array, constructors, static objects, atexit, static
+// destructors, destructors of the executable, and threads that still run while the process exits.
+// Blocks made in an early phase are freed in the matching late one.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ struct Set {
   void drop(const char* phase) {
     for (int i = 0; i < 8; ++i) {
       CHECK(blocks[i] != nullptr, "%s: the matching early phase did not run", phase);
-      CHECK(harness::intact(blocks[i], kSizes[i]), "%s: block of %zu bytes overwritten", phase, kSizes[i]);
+      CHECK(harness::intact(blocks[i], kSizes[i]), "%s: block of %zu bytes overwritten", phase,
+            kSizes[i]);
       free(blocks[i]);
       blocks[i] = nullptr;
     }
@@ -48,7 +49,8 @@ Set late_set;
 void preinit(int, char**, char**) {
   preinit_set.allocate("preinit_array");
 }
-[[gnu::section(".preinit_array"), gnu::used]] void (*const preinit_entry)(int, char**, char**) = preinit;
+[[gnu::section(".preinit_array"), gnu::used]] void (*const preinit_entry)(int, char**,
+                                                                          char**) = preinit;
 
 [[gnu::constructor(101)]] void first_constructor() {
   constructor_set.allocate("constructor");

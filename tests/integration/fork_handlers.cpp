@@ -1,6 +1,7 @@
-// fork from signal handlers that interrupt malloc and free, in one thread and in many. Parent and child both
-// return from the handler into the call that was interrupted, and go on. Nothing may wait for a lock that the
-// interrupted call holds, or that a thread holds which waits for it. A process that hangs dies of its alarm.
+// fork from signal handlers that interrupt malloc and free, in one thread and in many. Parent and
+// child both return from the handler into the call that was interrupted, and go on. Nothing may
+// wait for a lock that the interrupted call holds, or that a thread holds which waits for it. A
+// process that hangs dies of its alarm.
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -112,8 +113,8 @@ class Churn {
   static void write(const Parcel& slot) { harness::fill(slot.block, checked(slot)); }
   static void drop(Parcel& slot) {
     if (slot.block == nullptr) return;
-    CHECK(harness::intact(slot.block, checked(slot)), "block %p of %zu bytes overwritten", slot.block,
-          slot.size);
+    CHECK(harness::intact(slot.block, checked(slot)), "block %p of %zu bytes overwritten",
+          slot.block, slot.size);
     free(slot.block);
     slot.block = nullptr;
   }
@@ -121,8 +122,8 @@ class Churn {
   Parcel slots_[kSlots];
 };
 
-// The child's thread is in here as the parent's is: its interrupted call is over, its heap must work, and
-// hold what the parent's held.
+// The child's thread is in here as the parent's is: its interrupted call is over, its heap must
+// work, and hold what the parent's held.
 void churn_until_stopped(std::uint64_t seed) {
   Churn churn(seed);
   while (!stop.load(std::memory_order_relaxed)) {
@@ -170,9 +171,9 @@ void block_signal(bool blocked) {
   pthread_sigmask(blocked ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
 }
 
-// One thread: the timer finds it in malloc or free nearly always. It goes by the thread's own time, and is
-// set again when the work goes on after a fork: however busy the machine is and however long the fork takes,
-// each fork comes at another place.
+// One thread: the timer finds it in malloc or free nearly always. It goes by the thread's own time,
+// and is set again when the work goes on after a fork: however busy the machine is and however long
+// the fork takes, each fork comes at another place.
 void one_thread(const Arguments&) {
   harness::require_library_malloc();
   alarm(harness::kSecondsToHang);
@@ -182,7 +183,8 @@ void one_thread(const Arguments&) {
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = kSignal;
-  CHECK(timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0, "timer_create: %s", strerror(errno));
+  CHECK(timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0, "timer_create: %s",
+        strerror(errno));
   const itimerspec soon{{0, 0}, {0, 700'000}};
   Churn churn(1);
   int reaped = 0;
@@ -190,7 +192,8 @@ void one_thread(const Arguments&) {
   while (forks_left.load() > 0) {
     if (interrupted.exchange(false)) {
       // (Timers are not inherited.)
-      CHECK(timer_settime(timer, 0, &soon, nullptr) == 0 || in_child, "timer_settime: %s", strerror(errno));
+      CHECK(timer_settime(timer, 0, &soon, nullptr) == 0 || in_child, "timer_settime: %s",
+            strerror(errno));
     }
     churn.step();
     if (in_child) {
@@ -205,8 +208,8 @@ void one_thread(const Arguments&) {
   reap(children_alive.load() - reaped);
 }
 
-// A process that never had another thread leaves nobody behind. This one leaves somebody, who holds nothing:
-// the child must find out, as its call goes on, that nothing is to be put right.
+// A process that never had another thread leaves nobody behind. This one leaves somebody, who holds
+// nothing: the child must find out, as its call goes on, that nothing is to be put right.
 void beside_a_resting_thread(const Arguments& arguments) {
   block_signal(true);
   std::thread([] {
@@ -216,8 +219,8 @@ void beside_a_resting_thread(const Arguments& arguments) {
   one_thread(arguments);
 }
 
-// Many threads, each of which is interrupted, at once with others. What one waits for may be held by a thread
-// that waits for what the interrupted one holds.
+// Many threads, each of which is interrupted, at once with others. What one waits for may be held
+// by a thread that waits for what the interrupted one holds.
 void many_threads(const Arguments&) {
   harness::require_library_malloc();
   alarm(harness::kSecondsToHang);
@@ -238,8 +241,8 @@ void many_threads(const Arguments&) {
   for (auto& slot : mailbox) free(slot.exchange(nullptr));
 }
 
-// The same while threads begin and end. Only those that work are interrupted: a thread that waits for another
-// one's end would wait for ever in the child.
+// The same while threads begin and end. Only those that work are interrupted: a thread that waits
+// for another one's end would wait for ever in the child.
 void threads_that_end(const Arguments&) {
   harness::require_library_malloc();
   alarm(harness::kSecondsToHang);

@@ -1,6 +1,6 @@
-// fork beside threads that wait in malloc with a lock of libc's in their hands, or hold one that fork wants:
-// libio's list of streams (glibc bug 19431), the name service, the loader, exit handlers. And what a child
-// has to do before it may go on. A process that hangs dies of its alarm.
+// fork beside threads that wait in malloc with a lock of libc's in their hands, or hold one that
+// fork wants: libio's list of streams (glibc bug 19431), the name service, the loader, exit
+// handlers. And what a child has to do before it may go on. A process that hangs dies of its alarm.
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
@@ -167,8 +167,9 @@ int forks_wanted() {
 }
 
 void streams(const Arguments&) {
-  fork_beside({write_to_memory, write_to_heap_user, write_to_heap_user, flush_all, read_lines, churn},
-              forks_wanted());
+  fork_beside(
+      {write_to_memory, write_to_heap_user, write_to_heap_user, flush_all, read_lines, churn},
+      forks_wanted());
 }
 void names(const Arguments&) {
   fork_beside({look_up_names, look_up_names, churn}, forks_wanted());
@@ -180,12 +181,13 @@ void exit_handlers(const Arguments&) {
   fork_beside({register_handlers, churn, flush_all}, forks_wanted());
 }
 void everything(const Arguments&) {
-  fork_beside({write_to_memory, write_to_heap_user, flush_all, read_lines, look_up_names, load_and_unload,
-               register_handlers, churn},
+  fork_beside({write_to_memory, write_to_heap_user, flush_all, read_lines, look_up_names,
+               load_and_unload, register_handlers, churn},
               forks_wanted());
 }
 
-// The process ends while threads fork: exit handlers and destructors use malloc, and streams are flushed.
+// The process ends while threads fork: exit handlers and destructors use malloc,
+// and streams are flushed.
 void exit_meanwhile(const Arguments&) {
   const int runs = harness::is_full_run() ? 20 : 8;
   for (int i = 0; i < runs; ++i) {
@@ -221,7 +223,7 @@ void exit_beside_forks(const Arguments&) {
   exit(0);
 }
 
-// --- What the child does before it goes on -----------------------------------------------------------------
+// --- What the child does before it goes on -------------------------------------------------------
 
 // Blocks of 65,000 bytes that nobody touches, every second one freed.
 class ManyBlocks {
@@ -295,9 +297,10 @@ std::atomic<bool> children_count{false};
 void count_in_child() {
   if (children_count) harness::begin_count();
 }
-// Of no object, so that it stays as long as the process: glibc 2.36 aborts where one thread forks while the
-// exit of another takes handlers off its list.
-extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);
+// Of no object, so that it stays as long as the process: glibc 2.36 aborts where one thread forks
+// while the exit of another takes handlers off its list.
+extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(),
+                                 void* object);
 void tell_of_counting(int, char**, char**) {
   __register_atfork(nullptr, nullptr, count_in_child, nullptr);
 }
@@ -323,8 +326,8 @@ std::size_t page_faults_of_child() {
   });
 }
 
-// Where the other thread was inside, the child walks over the records: it copies their pages, but none of the
-// heap's own. Where it was not, the child looks at some words of bits.
+// Where the other thread was inside, the child walks over the records: it copies their pages, but
+// none of the heap's own. Where it was not, the child looks at some words of bits.
 void child_is_quick(const Arguments&) {
   harness::require_library_malloc();
   harness::require_step_count();
@@ -341,10 +344,11 @@ void child_is_quick(const Arguments&) {
       printf("%zu MiB, %zu blocks: %zu instructions\n", mib, blocks.count(), instructions);
       // Twice what it took when this was written; then what more blocks may add.
       const std::size_t most =
-          blocks_before == 0 ? 16'000 : instructions_before + 2000 + 3 * (blocks.count() - blocks_before);
+          blocks_before == 0 ? 16'000
+                             : instructions_before + 2000 + 3 * (blocks.count() - blocks_before);
       CHECK(instructions <= most,
-            "%zu instructions with %zu blocks, %zu with %zu: the child walks over the heap", instructions,
-            blocks.count(), instructions_before, blocks_before);
+            "%zu instructions with %zu blocks, %zu with %zu: the child walks over the heap",
+            instructions, blocks.count(), instructions_before, blocks_before);
       instructions_before = instructions;
       blocks_before = blocks.count();
     }
@@ -355,8 +359,8 @@ void child_is_quick(const Arguments&) {
     printf("the other thread busy: %zu to %zu page faults\n", faults.front(), faults.back());
     // The middle one: a kernel that moves pages has faults of its own.
     const std::size_t usual = faults[faults.size() / 2];
-    CHECK(usual <= 150 + blocks.count() / 30, "%zu page faults in a child of a process with %zu blocks",
-          usual, blocks.count());
+    CHECK(usual <= 150 + blocks.count() / 30,
+          "%zu page faults in a child of a process with %zu blocks", usual, blocks.count());
   }
 }
 
@@ -372,8 +376,8 @@ struct ForkTime {
   double work = 0;          // the child's own time until then
 };
 
-// Of 15 forks the lower quartile: the machine may be busy. But where the other thread is, the child may wait
-// for a core each time: until_return is the quickest then.
+// Of 15 forks the lower quartile: the machine may be busy. But where the other thread is, the child
+// may wait for a core each time: until_return is the quickest then.
 ForkTime time_of_fork(std::size_t bytes, bool is_busy) {
   const ManyBlocks blocks(bytes);
   const SecondThread second(is_busy);
@@ -383,7 +387,8 @@ ForkTime time_of_fork(std::size_t bytes, bool is_busy) {
     const double begin = milliseconds(CLOCK_MONOTONIC);
     // The clock of a process is 0 at its birth.
     const auto taken = report_of_child<ForkTime>([begin] {
-      return ForkTime{milliseconds(CLOCK_MONOTONIC) - begin, milliseconds(CLOCK_PROCESS_CPUTIME_ID)};
+      return ForkTime{milliseconds(CLOCK_MONOTONIC) - begin,
+                      milliseconds(CLOCK_PROCESS_CPUTIME_ID)};
     });
     until_return.push_back(taken.until_return);
     work.push_back(taken.work);
@@ -401,10 +406,10 @@ void child_takes_no_time(const Arguments&) {
     for (const bool is_busy : {false, true}) {
       const ForkTime taken = time_of_fork(gib * kGiB, is_busy);
       const char* how = is_busy ? "busy" : "idle";
-      printf("%zu GiB, the other thread %s: %.3f ms, %.3f ms of work\n", gib, how, taken.until_return,
-             taken.work);
-      // Where the other thread was inside the child walks over the records: 260,000 take 6 ms on the slowest
-      // machine seen.
+      printf("%zu GiB, the other thread %s: %.3f ms, %.3f ms of work\n", gib, how,
+             taken.until_return, taken.work);
+      // Where the other thread was inside the child walks over the records: 260,000 take 6 ms on
+      // the slowest machine seen.
       const double most_work = is_busy ? 20 : 9;
       CHECK(taken.until_return <= 9 && taken.work <= most_work,
             "%zu GiB, the other thread %s: %.1f ms, %.1f ms of work", gib, how, taken.until_return,

@@ -1,7 +1,7 @@
-// fork from programs whose other threads rest, outside of malloc and free: what it costs parent and child is
-// counted, in pages that the kernel must copy; and what the child finds of those threads is put away later,
-// in whatever way it goes on: by its first thread, by another one that was made without a call of malloc, by
-// both at once, while one of them forks.
+// fork from programs whose other threads rest, outside of malloc and free: what it costs parent and
+// child is counted, in pages that the kernel must copy; and what the child finds of those threads
+// is put away later, in whatever way it goes on: by its first thread, by another one that was made
+// without a call of malloc, by both at once, while one of them forks.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,8 +33,8 @@ struct Block {
 constexpr std::size_t kBlocks = 3000;
 constexpr unsigned kMostThreads = 20;
 
-// What a thread has: blocks of all small sizes, and some larger ones; every fourth one was freed again, by
-// the thread itself or by another one.
+// What a thread has: blocks of all small sizes, and some larger ones; every fourth one was freed
+// again, by the thread itself or by another one.
 std::vector<Block> fill_heap(std::uint64_t seed) {
   harness::Random random(seed);
   std::vector<Block> blocks;
@@ -113,8 +113,8 @@ std::size_t page_faults() {
   return static_cast<std::size_t>(usage.ru_minflt);
 }
 
-// Without a call of malloc or free by the calling thread: the new one may be given the stack of a thread that
-// a fork has left behind, and so its thread pointer.
+// Without a call of malloc or free by the calling thread: the new one may be given the stack of a
+// thread that a fork has left behind, and so its thread pointer.
 template <class F>
 void run_in_thread(F& body) {
   pthread_t thread{};
@@ -156,7 +156,7 @@ void use_heap(ParkedThreads& threads, bool beside_another) {
 }
 
 // --- What it costs
-// ------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 struct Faults {
   std::size_t parent = 0;
@@ -188,9 +188,9 @@ Faults faults_of_fork() {
   return {of_parent[of_parent.size() / 2], of_child[of_child.size() / 2]};
 }
 
-// A child touches one page of each thread's: glibc's own, where it has its stacks. (glibc's malloc has two,
-// and one in the parent, for the lock of each arena.) a2alloc writes into each thread's heap that it is idle,
-// supermalloc into each four caches, or so.
+// A child touches one page of each thread's: glibc's own, where it has its stacks. (glibc's malloc
+// has two, and one in the parent, for the lock of each arena.) a2alloc writes into each thread's
+// heap that it is idle, supermalloc into each four caches, or so.
 void few_pages(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
@@ -201,22 +201,25 @@ void few_pages(const Arguments&) {
     ParkedThreads threads(kMostThreads);
     with_threads = faults_of_fork();
   }
-  printf("page faults of a fork, parent and child: alone %zu and %zu, with %u threads %zu and %zu\n",
-         alone.parent, alone.child, kMostThreads, with_threads.parent, with_threads.child);
-  CHECK(with_threads.parent <= alone.parent + kMostThreads / 2, "the parent copies pages of each thread");
+  printf(
+      "page faults of a fork, parent and child: alone %zu and %zu, with %u threads %zu and %zu\n",
+      alone.parent, alone.child, kMostThreads, with_threads.parent, with_threads.child);
+  CHECK(with_threads.parent <= alone.parent + kMostThreads / 2,
+        "the parent copies pages of each thread");
   CHECK(with_threads.child <= alone.child + kMostThreads * 5 / 2 + 5,
         "the child copies more of each thread than its own mark");
 }
 
-// Mappings of the library and its heap: its data, and all memory without a name that is neither libc's or the
-// program's data nor where libc keeps what it has of this thread.
+// Mappings of the library and its heap: its data, and all memory without a name that is neither
+// libc's or the program's data nor where libc keeps what it has of this thread.
 template <class Visit>
 void for_our_mappings(Visit visit) {
   static char text[1 << 20];
   const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   CHECK(fd >= 0, "cannot open /proc/self/maps");
   std::size_t length = 0;
-  for (ssize_t n; (n = read(fd, text + length, sizeof text - 1 - length)) > 0;) length += std::size_t(n);
+  for (ssize_t n; (n = read(fd, text + length, sizeof text - 1 - length)) > 0;)
+    length += std::size_t(n);
   close(fd);
   text[length] = '\0';
   static const std::string library = harness::library_path();
@@ -228,11 +231,12 @@ void for_our_mappings(Visit visit) {
     std::uintptr_t end = 0;
     char rights[8] = "";
     int at = 0;
-    CHECK(sscanf(line, "%zx-%zx %7s %*s %*s %*s %n", &first, &end, rights, &at) == 3 && at > 0, "%s", line);
+    CHECK(sscanf(line, "%zx-%zx %7s %*s %*s %*s %n", &first, &end, rights, &at) == 3 && at > 0,
+          "%s", line);
     const bool is_named = line[at] != '\0';
     const auto own = reinterpret_cast<std::uintptr_t>(&errno);
-    const bool is_others =
-        is_named ? strstr(line + at, name) == nullptr : first == end_of_others || (first <= own && own < end);
+    const bool is_others = is_named ? strstr(line + at, name) == nullptr
+                                    : first == end_of_others || (first <= own && own < end);
     if (is_others) {
       end_of_others = end;
     } else {
@@ -272,8 +276,8 @@ std::size_t pages_of_our_own() {
   return pages;
 }
 
-// A process that never had another thread leaves nobody behind: there is nothing to put right, and nothing to
-// write, in parent or child. What either writes to after the fork is the child's own.
+// A process that never had another thread leaves nobody behind: there is nothing to put right, and
+// nothing to write, in parent or child. What either writes to after the fork is the child's own.
 void alone_writes_nothing(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
@@ -300,8 +304,8 @@ void alone_writes_nothing(const Arguments&) {
   drop(blocks, 0, 1);
 }
 
-// Nobody has told such a child that it is one. It has threads, leaves them behind when it forks, and so does
-// its child, which has had none of its own.
+// Nobody has told such a child that it is one. It has threads, leaves them behind when it forks,
+// and so does its child, which has had none of its own.
 void alone_then_beside_threads(const Arguments&) {
   harness::require_library_malloc();
   std::vector<Block> blocks = fill_heap(1);
@@ -328,8 +332,9 @@ void alone_then_beside_threads(const Arguments&) {
   drop(blocks, 0, 1);
 }
 
-// What a fork copies beside pages: mappings, and pages of page tables. Of the heap and its tables, which
-// stand where nothing else is: 64 KiB of each size, and as few tables in as few places as can be.
+// What a fork copies beside pages: mappings, and pages of page tables. Of the heap and
+// its tables, which stand where nothing else is: 64 KiB of each size, and as few tables
+// in as few places as can be.
 void few_tables(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
@@ -337,7 +342,8 @@ void few_tables(const Arguments&) {
   constexpr std::uintptr_t kEndOfOurs = std::uintptr_t{80} << 40;
   std::vector<Block> blocks = fill_heap(1);
   std::size_t mappings = 0;
-  for_our_mappings([&](std::uintptr_t first, std::uintptr_t, bool) { mappings += first < kEndOfOurs; });
+  for_our_mappings(
+      [&](std::uintptr_t first, std::uintptr_t, bool) { mappings += first < kEndOfOurs; });
   std::set<std::pair<unsigned, std::uintptr_t>> tables;  // the level, and what it is about
   std::size_t pages = 0;
   for_our_pages([&](std::uintptr_t at, bool) {
@@ -345,7 +351,8 @@ void few_tables(const Arguments&) {
     ++pages;
     for (const unsigned bits : {21u, 30u, 39u}) tables.emplace(bits, at >> bits);
   });
-  printf("%zu mappings, %zu pages of page tables, %zu pages in memory\n", mappings, tables.size(), pages);
+  printf("%zu mappings, %zu pages of page tables, %zu pages in memory\n", mappings, tables.size(),
+         pages);
   CHECK(pages > 400, "the heap is not found");
   CHECK(mappings <= 19, "%zu mappings", mappings);
   CHECK(tables.size() <= 18, "%zu pages of page tables", tables.size());
@@ -353,7 +360,7 @@ void few_tables(const Arguments&) {
 }
 
 // --- What the child finds
-// -----------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 void used_at_once(const Arguments&) {
   harness::require_library_malloc();
@@ -383,7 +390,8 @@ void thread_comes_first(const Arguments&) {
   }
 }
 
-// Nobody has put anything away when the child forks: its first thread, or one that it has made; and so again.
+// Nobody has put anything away when the child forks: its first thread, or one that
+// it has made; and so again.
 void fork_again(const Arguments&) {
   harness::require_library_malloc();
   ParkedThreads threads(8);
@@ -419,8 +427,8 @@ void fork_again(const Arguments&) {
   }
 }
 
-// Another thread is putting away what was left while the child's first one forks: at steps all along its
-// first call, in which it stops behind one instruction after the other.
+// Another thread is putting away what was left while the child's first one forks: at steps all
+// along its first call, in which it stops behind one instruction after the other.
 std::atomic<bool> stands_in_call{false};
 std::atomic<bool> goes_on{false};
 void stand_in_call() {

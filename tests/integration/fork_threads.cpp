@@ -1,5 +1,6 @@
-// fork from programs whose threads are in the middle of malloc and free: the child's heap is usable, however
-// often and from wherever one forks. A child that hangs on a lost lock dies of its alarm.
+// fork from programs whose threads are in the middle of malloc and free: the child's
+// heap is usable, however often and from wherever one forks. A child that hangs on a
+// lost lock dies of its alarm.
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -57,7 +58,8 @@ class Churn {
   }
   static void drop(Parcel& slot) {
     if (slot.block == nullptr) return;
-    CHECK(harness::intact(slot.block, slot.size), "block %p of %zu bytes overwritten", slot.block, slot.size);
+    CHECK(harness::intact(slot.block, slot.size), "block %p of %zu bytes overwritten", slot.block,
+          slot.size);
     free(slot.block);
     slot.block = nullptr;
   }
@@ -207,8 +209,8 @@ void exec_and_spawn(const Arguments&) {
     await(spawned, "posix_spawn");
     FILE* pipe = popen("echo hello", "r");
     char line[16] = {};
-    CHECK(pipe != nullptr && fgets(line, sizeof line, pipe) != nullptr && strcmp(line, "hello\n") == 0 &&
-              pclose(pipe) == 0,
+    CHECK(pipe != nullptr && fgets(line, sizeof line, pipe) != nullptr &&
+              strcmp(line, "hello\n") == 0 && pclose(pipe) == 0,
           "popen");
   }
 }
@@ -234,8 +236,9 @@ void concurrent_forks(const Arguments&) {
   for (auto& forker : forkers) forker.join();
 }
 
-// Handlers of other libraries allocate in the parent's and child's half of fork, and before it. They are
-// registered after the allocator's, so `prepare` runs before its prepare and the others after its handlers.
+// Handlers of other libraries allocate in the parent's and child's half of fork, and before it.
+// They are registered after the allocator's, so `prepare` runs before its prepare and the
+// others after its handlers.
 void* from_prepare = nullptr;
 int handlers_run = 0;
 
@@ -287,15 +290,16 @@ void generations_stay_small(const Arguments&) {
       if (generation == 0) return;
       _exit(0);
     }
-    // The threads do not exist here and hold nothing: their blocks are garbage of at most 2 x 200 slots.
+    // The threads do not exist here and hold nothing: their blocks are garbage
+    // of at most 2 x 200 slots.
     if (generation == 0) at_start = harness::memory().footprint();
   }
   use_heap(1, 1000);
   const std::size_t grown = harness::memory().footprint() - at_start;
-  // Per generation: the blocks that the vanished threads held, about 2 x 200 x 2 KiB on average, and at most
-  // a hot span a class and thread.
-  CHECK(grown < static_cast<std::size_t>(generations) * 12 * 1024, "%zu KiB more after %d generations", grown,
-        generations);
+  // Per generation: the blocks that the vanished threads held, about 2 x 200 x 2 KiB on average,
+  // and at most a hot span a class and thread.
+  CHECK(grown < static_cast<std::size_t>(generations) * 12 * 1024,
+        "%zu KiB more after %d generations", grown, generations);
   _exit(0);
 }
 

@@ -33,23 +33,27 @@ std::string expect_named_abort(const char* what, const std::function<void()>& bo
   const auto outcome = harness::run_forked(body);
   CHECK(outcome.killed_by(SIGABRT), "%s: not aborted: %s", what, outcome.describe().c_str());
   CHECK(outcome.err.rfind("spanalloc: ", 0) == 0 &&
-            std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1 && outcome.err.back() == '\n',
+            std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1 &&
+            outcome.err.back() == '\n',
         "%s: stderr is not one line of ours: %s", what, outcome.describe().c_str());
   printf("%s: %s", what, outcome.err.c_str());
   return outcome.err;
 }
 
 // The same, and the line names the address.
-std::string expect_address_named(const char* what, void* bad, const std::function<void(void*)>& body) {
+std::string expect_address_named(const char* what, void* bad,
+                                 const std::function<void(void*)>& body) {
   char address[32];
   snprintf(address, sizeof address, "%p", bad);
   std::string line = expect_named_abort(what, [&] { body(bad); });
-  CHECK(line.find(address) != std::string::npos, "%s: %s is not named in: %s", what, address, line.c_str());
+  CHECK(line.find(address) != std::string::npos, "%s: %s is not named in: %s", what, address,
+        line.c_str());
   return line;
 }
 
 // The same where the address lies in a block that is in use: nothing was freed twice.
-void expect_named_but_not_freed(const char* what, void* bad, const std::function<void(void*)>& body) {
+void expect_named_but_not_freed(const char* what, void* bad,
+                                const std::function<void(void*)>& body) {
   const std::string line = expect_address_named(what, bad, body);
   CHECK(line.find("double free") == std::string::npos && line.find("is free") == std::string::npos,
         "%s: untrue: %s", what, line.c_str());
@@ -61,7 +65,8 @@ void foreign_pointers(const Arguments&) {
   harness::require_library_malloc();
   free(malloc(1));
   char on_stack[64];
-  void* mapped = mmap(nullptr, 1u << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped =
+      mmap(nullptr, 1u << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   struct Foreign {
     const char* what;
     void* address;
@@ -114,10 +119,12 @@ void untouched_block(const Arguments&) {
     printf("%zu bytes, %zu blocks on: ", size, blocks);
     // With headers it lies in a free block, which its owner may have freed as well.
     const auto expect = [&](const char* what, const std::function<void(void*)>& body) {
-      has_headers ? void(expect_address_named(what, bad, body)) : expect_named_but_not_freed(what, bad, body);
+      has_headers ? void(expect_address_named(what, bad, body))
+                  : expect_named_but_not_freed(what, bad, body);
     };
     expect("free", free_it);
-    expect("free by another thread", [](void* block) { std::thread([block] { free_it(block); }).join(); });
+    expect("free by another thread",
+           [](void* block) { std::thread([block] { free_it(block); }).join(); });
     expect("realloc", [](void* block) { free_it(realloc(opaque(block), 70000)); });
     expect("size asked", ask_size);
     free(first);
@@ -237,7 +244,8 @@ void free_into_returned_span(const Arguments&) {
   for (const std::size_t size : {64u, 1000u, 30000u, 300000u}) {
     expect_named_abort("free into a span that went back", [size] {
       std::vector<void*> blocks;
-      for (std::size_t bytes = 0; bytes < (16u << 20); bytes += size) blocks.push_back(malloc(size));
+      for (std::size_t bytes = 0; bytes < (16u << 20); bytes += size)
+        blocks.push_back(malloc(size));
       void* middle = blocks[blocks.size() / 2];
       for (void* p : blocks) free(p);
       malloc_trim(0);
@@ -276,8 +284,8 @@ void legal_uses_stay_silent(const Arguments&) {
     for (const std::size_t alignment : {16u, 64u, 4096u, 65536u, 1u << 21}) {
       for (const std::size_t size : {1u, 100u, 5000u, 100000u, 3000000u}) {
         void* p = aligned_alloc(alignment, size);
-        CHECK(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0, "aligned_alloc(%zu, %zu)",
-              alignment, size);
+        CHECK(p != nullptr && reinterpret_cast<std::uintptr_t>(p) % alignment == 0,
+              "aligned_alloc(%zu, %zu)", alignment, size);
         memset(p, 1, malloc_usable_size(p));
         p = realloc(p, size + 1);
         std::thread([p] { free(p); }).join();

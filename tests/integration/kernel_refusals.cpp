@@ -1,5 +1,5 @@
-// The whole library over a kernel that refuses: this program's mmap, munmap, mprotect, madvise and mremap
-// come before libc's, so the library's calls are ours to refuse, from the very first one on
+// The whole library over a kernel that refuses: this program's mmap, munmap, mprotect, madvise and
+// mremap come before libc's, so the library's calls are ours to refuse, from the very first one on
 // (tests/support/kernel_refusals.hpp). Every run is a fresh process.
 #include <dlfcn.h>
 #include <malloc.h>
@@ -26,10 +26,14 @@ struct LibraryApi {
   static void* malloc(std::size_t n) { return ::malloc(n); }
   static void* calloc(std::size_t count, std::size_t size) { return ::calloc(count, size); }
   static void* realloc(void* block, std::size_t n) { return ::realloc(block, n); }
-  static void* aligned_alloc(std::size_t alignment, std::size_t n) { return ::aligned_alloc(alignment, n); }
+  static void* aligned_alloc(std::size_t alignment, std::size_t n) {
+    return ::aligned_alloc(alignment, n);
+  }
   static void free(void* block) { ::free(block); }
   static void trim() { malloc_trim(0); }
-  static std::size_t huge_bytes() { return maps_only_huge_blocks ? (std::size_t{256} << 20) + 1 : 0; }
+  static std::size_t huge_bytes() {
+    return maps_only_huge_blocks ? (std::size_t{256} << 20) + 1 : 0;
+  }
 };
 
 sp_statistics now() {
@@ -44,13 +48,13 @@ template <class Program>
   const sp_statistics before = now();
   static Program program(books);
   program.run();
-  // libc keeps the stacks of ended threads, and with each the vector that it allocated for the thread's TLS:
-  // refused memory for a heap of its own, such a thread got that as a large object.
+  // libc keeps the stacks of ended threads, and with each the vector that it allocated for the
+  // thread's TLS: refused memory for a heap of its own, such a thread got that as a large object.
   __libc_freeres();
   const sp_statistics after = now();
   if (after.large_objects > before.large_objects || after.large_bytes > before.large_bytes) {
-    end_with(books, "%zu large objects of %zu bytes are left; there were %zu of %zu", after.large_objects,
-             after.large_bytes, before.large_objects, before.large_bytes);
+    end_with(books, "%zu large objects of %zu bytes are left; there were %zu of %zu",
+             after.large_objects, after.large_bytes, before.large_objects, before.large_bytes);
   }
   constexpr std::size_t kLittle = 2 << 20;
   if (after.carved_bytes > before.carved_bytes + kLittle) {
@@ -64,7 +68,8 @@ template <class Program>
 void exec_self(const kernel::Plan& plan, kernel::Books& books, int fd, const char* role) {
   books.plan = plan;
   setenv(kernel::kBooksVariable, std::to_string(fd).c_str(), 1);
-  char* const arguments[] = {const_cast<char*>("kernel_refusals"), const_cast<char*>(role), nullptr};
+  char* const arguments[] = {const_cast<char*>("kernel_refusals"), const_cast<char*>(role),
+                             nullptr};
   execv("/proc/self/exe", arguments);
   _exit(127);
 }
@@ -90,7 +95,8 @@ void each_call(const std::vector<std::string>&) {
   for (const std::size_t count : {std::size_t{1}, kernel::kForEver}) {
     sum += sweep({.calls = kernel::kAllCalls, .count = count}, in_fresh_program);
   }
-  std::vector<kernel::Call> calls{kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise};
+  std::vector<kernel::Call> calls{kernel::kMmap, kernel::kMunmap, kernel::kMprotect,
+                                  kernel::kMadvise};
   if (!moves_only_vast_blocks) calls.push_back(kernel::kMremap);
   expect_all_refused(sum, calls);
 }
@@ -99,7 +105,8 @@ void threads_by_chance(const std::vector<std::string>&) {
   SweepResult sum;
   for (std::uint64_t seed = 0; seed < 20 && sum.failure.empty(); ++seed) {
     for (const unsigned permille : {20u, 200u, 700u}) {
-      sum += run_refused({.calls = kernel::kAllCalls, .permille = permille, .seed = seed}, in_fresh_threads);
+      sum += run_refused({.calls = kernel::kAllCalls, .permille = permille, .seed = seed},
+                         in_fresh_threads);
     }
   }
   expect_all_refused(sum, {kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise});
@@ -125,5 +132,6 @@ int main(int argc, char** argv) {
   }
   harness::require_library_malloc();
   if (statistics == nullptr) harness::skip("another library than ours has no sp_stats");
-  return harness::run_case(argc, argv, {{"each_call", each_call}, {"threads_by_chance", threads_by_chance}});
+  return harness::run_case(argc, argv,
+                           {{"each_call", each_call}, {"threads_by_chance", threads_by_chance}});
 }

@@ -1,6 +1,6 @@
-// A filter that ends the process at any system call but those that libc's own malloc makes, with the flags
-// that it passes, and what libc's threads, fork and exit need. It comes after main has begun: in the main
-// thread, in the middle of other threads, in a fork's child.
+// A filter that ends the process at any system call but those that libc's own malloc makes, with
+// the flags that it passes, and what libc's threads, fork and exit need. It comes after main has
+// begun: in the main thread, in the middle of other threads, in a fork's child.
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -56,7 +56,8 @@ constexpr std::uint32_t kAll = ~0u;
 constexpr std::uint32_t but(std::uint32_t bits) {
   return ~bits;
 }
-constexpr std::uint32_t kMapBits = MAP_NORESERVE | MAP_FIXED | MAP_STACK;  // which may be there or not
+// Which may be there or not
+constexpr std::uint32_t kMapBits = MAP_NORESERVE | MAP_FIXED | MAP_STACK;
 constexpr std::uint32_t kMap = MAP_PRIVATE | MAP_ANONYMOUS;
 constexpr std::uint32_t kAccess = PROT_READ | PROT_WRITE;  // or none
 
@@ -101,7 +102,8 @@ std::vector<Rule> rules() {
 // libc's abort(), and what is asked before it: whether its handler runs already.
 const std::vector<Rule> kOfAbort = {{SYS_getpid}, {SYS_gettid}, {SYS_tgkill}, {SYS_sigaltstack}};
 
-void add_condition(std::vector<sock_filter>& program, const Condition& condition, unsigned char to_next) {
+void add_condition(std::vector<sock_filter>& program, const Condition& condition,
+                   unsigned char to_next) {
   const auto offset = static_cast<unsigned>(offsetof(seccomp_data, args)) + condition.argument * 8;
   program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset));  // its lower half
   program.push_back(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, condition.mask));
@@ -120,7 +122,8 @@ void kill_at_other_calls(bool may_abort = false) {
     const bool one = rule.first.mask != 0;
     program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
     const auto behind = static_cast<unsigned char>(3 * one + 3 * two + 1);
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(rule.call), 0, behind));
+    program.push_back(
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(rule.call), 0, behind));
     if (one) add_condition(program, rule.first, static_cast<unsigned char>(3 * two + 1));
     if (two) add_condition(program, rule.second, 1);
     program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
@@ -149,10 +152,11 @@ int status_of_child(F f) {
 
 void prove_filter() {
   const int status = status_of_child([] { syscall(SYS_getppid); });
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS, "the filter is not in force: status %d", status);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS, "the filter is not in force: status %d",
+        status);
 }
 
-// --- What is done under it ---------------------------------------------------------------------------------
+// --- What is done under it -----------------------------------------------------------------------
 
 void use_small(unsigned rounds) {
   std::vector<void*> blocks(4000);
@@ -169,8 +173,8 @@ void use_small(unsigned rounds) {
 void grow_and_shrink() {
   unsigned char* p = nullptr;
   std::size_t old = 0;
-  for (const std::size_t size :
-       {1000u, 40000u, 300000u, 3000000u, 20000000u, 90000000u, 9000000u, 700000u, 60000u, 500u, 12000000u}) {
+  for (const std::size_t size : {1000u, 40000u, 300000u, 3000000u, 20000000u, 90000000u, 9000000u,
+                                 700000u, 60000u, 500u, 12000000u}) {
     p = static_cast<unsigned char*>(realloc(p, size));
     CHECK(p != nullptr, "realloc to %zu", size);
     const std::size_t kept = old < size ? old : size;
@@ -233,7 +237,8 @@ void use_all() {
   use_threads();
   malloc_trim(0);
   (void)mallinfo2();
-  // What is live must be much, too: its growth, and the way back. (Of large heaps more may be asked.)
+  // What is live must be much, too: its growth, and the way back. (Of large
+  // heaps more may be asked.)
   std::vector<void*> blocks;
   for (unsigned i = 0; i < 100'000; ++i) {
     void* p = malloc(2000);
@@ -286,7 +291,7 @@ void use_everything() {
   use_all();
 }
 
-// --- Cases -------------------------------------------------------------------------------------------------
+// --- Cases ---------------------------------------------------------------------------------------
 
 void main_thread(const Arguments&) {
   harness::require_library_malloc();
@@ -299,8 +304,8 @@ void used_heap(const Arguments&) {
   kill_at_other_calls();
   use_everything();
 }
-// A limit that stands from the start on is known; one that comes later is met. (A range that is reserved
-// before it comes is no matter of addresses any more: what is opened in it is data.)
+// A limit that stands from the start on is known; one that comes later is met. (A range that is
+// reserved before it comes is no matter of addresses any more: what is opened in it is data.)
 void set_limit(int resource, std::size_t bytes) {
   const rlimit limit{bytes, RLIM_INFINITY};
   CHECK(setrlimit(resource, &limit) == 0, "setrlimit: %s", strerror(errno));
@@ -308,7 +313,8 @@ void set_limit(int resource, std::size_t bytes) {
 std::size_t data_in_use() {
   std::size_t pages = 0;  // the sixth number
   FILE* statm = fopen("/proc/self/statm", "r");
-  CHECK(statm != nullptr && fscanf(statm, "%*u %*u %*u %*u %*u %zu", &pages) == 1, "no /proc/self/statm");
+  CHECK(statm != nullptr && fscanf(statm, "%*u %*u %*u %*u %*u %zu", &pages) == 1,
+        "no /proc/self/statm");
   fclose(statm);
   return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
@@ -361,7 +367,8 @@ void forks_child(const Arguments&) {
   harness::expect_success(outcome, "the child");
 }
 
-// What each case above is run with, beside nothing: giving back at once, and without the kernel's clock.
+// What each case above is run with, beside nothing: giving back at once, and
+// without the kernel's clock.
 void run_with(const char* name, const char* value, const char* one) {
   const auto outcome = harness::run_self({one}, [=] { setenv(name, value, 1); });
   harness::expect_success(outcome, one);
@@ -387,7 +394,8 @@ void misuse(const Arguments&) {
     free(malloc(100));
     free(malloc(100));
   });
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) harness::skip("this system has no seccomp filters");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    harness::skip("this system has no seccomp filters");
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %d", status);
 }
 

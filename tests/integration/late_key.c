@@ -1,6 +1,7 @@
-// Threads whose first allocation is the one that libc makes inside pthread_setspecific for a key beyond its
-// first 32. An allocator that then notes its own interest in the thread's end under such a key is forgotten:
-// libc overwrites the room that it was noted in. In C, so that nothing allocates before the keys are made.
+// Threads whose first allocation is the one that libc makes inside pthread_setspecific for a key
+// beyond its first 32. An allocator that then notes its own interest in the thread's end under such
+// a key is forgotten: libc overwrites the room that it was noted in. In C, so that nothing
+// allocates before the keys are made.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

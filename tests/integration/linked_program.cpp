@@ -1,6 +1,6 @@
-// An ordinary program linked with the library: shared, from the archive, and fully static. The linker, not
-// LD_PRELOAD, makes malloc ours; that a pointer from the plain malloc is one that the sp_ functions know is
-// the proof.
+// An ordinary program linked with the library: shared, from the archive, and fully static. The
+// linker, not LD_PRELOAD, makes malloc ours; that a pointer from the plain malloc is one that the
+// sp_ functions know is the proof.
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,12 +21,13 @@ namespace {
   exit(1);
 }
 
-// sp_malloc and malloc are one heap: a block of one is freed by the other, which would end the process
-// ("not our pointer") were they two.
+// sp_malloc and malloc are one heap: a block of one is freed by the other, which would end the
+// process ("not our pointer") were they two.
 void prove_one_heap() {
   void* plain = malloc(1000);
   const size_t usable = sp_usable_size(plain);
-  if (usable < 1000 || usable != malloc_usable_size(plain)) fail("sp_usable_size of a malloc block");
+  if (usable < 1000 || usable != malloc_usable_size(plain))
+    fail("sp_usable_size of a malloc block");
   sp_free(plain);
   free(sp_malloc(1000));
   auto text = std::make_unique<std::string>(1000, 'x');

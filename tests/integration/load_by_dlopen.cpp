@@ -1,6 +1,6 @@
-// The library itself loaded by dlopen into a program that runs on libc's malloc: early and late, beside
-// libraries that use much thread-local storage, from another thread, and closed again. Its dlopen changes
-// nothing then.
+// The library itself loaded by dlopen into a program that runs on libc's malloc: early and late,
+// beside libraries that use much thread-local storage, from another thread, and closed again. Its
+// dlopen changes nothing then.
 //
 // Runs without LD_PRELOAD; SPANALLOC_LIBRARY names the library.
 #include <dlfcn.h>
@@ -81,7 +81,8 @@ void churn(const Heap& heap, std::uint64_t seed) {
         break;
       case 1:
         slot.block = heap.calloc(1, slot.size);
-        CHECK(slot.block != nullptr && harness::all_zero(slot.block, slot.size), "calloc is not zero");
+        CHECK(slot.block != nullptr && harness::all_zero(slot.block, slot.size),
+              "calloc is not zero");
         break;
       default:
         slot.block = heap.aligned_alloc(256, slot.size);
@@ -171,7 +172,8 @@ void closed_again(const Arguments&) {
   churn_in_threads(load(RTLD_NOW | RTLD_LOCAL, "sp_"));
 }
 
-// libc's malloc is the program's: the library's own dlopen, if somebody finds it, leaves RTLD_DEEPBIND alone.
+// libc's malloc is the program's: the library's own dlopen, if somebody finds it,
+// leaves RTLD_DEEPBIND alone.
 void keeps_deep_binding(const Arguments&) {
   const char* folder = getenv("SPANALLOC_TEST_PLUGINS");
   CHECK(folder != nullptr, "SPANALLOC_TEST_PLUGINS is not set");
@@ -183,7 +185,8 @@ void keeps_deep_binding(const Arguments&) {
       CHECK(dladdr(reinterpret_cast<void*>(open), &where) != 0 &&
                 std::string(realpath(where.dli_fname, nullptr)) == harness::library_path(),
             "dlopen comes from %s", where.dli_fname);
-      void* plugin = open((std::string(folder) + "/libdeep_plugin.so").c_str(), RTLD_NOW | RTLD_DEEPBIND);
+      void* plugin =
+          open((std::string(folder) + "/libdeep_plugin.so").c_str(), RTLD_NOW | RTLD_DEEPBIND);
       CHECK(plugin != nullptr, "dlopen: %s", dlerror());
       auto* sees = reinterpret_cast<const char* (*)()>(dlsym(plugin, "plugin_sees"));
       CHECK(sees != nullptr && strcmp(sees(), "plugin") == 0, "RTLD_DEEPBIND was dropped");

@@ -1,5 +1,5 @@
-// mlockall: new mappings become resident at once and madvise cannot empty them any more. Zeroed memory must
-// still be zero, and what is locked must stay in proportion to what the program uses.
+// mlockall: new mappings become resident at once and madvise cannot empty them any more. Zeroed
+// memory must still be zero, and what is locked must stay in proportion to what the program uses.
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -22,14 +22,15 @@ void lock_memory(int flags) {
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
   const bool raised = setrlimit(RLIMIT_MEMLOCK, &unlimited) == 0;
   if (mlockall(flags) != 0) {
-    harness::skip("mlockall: %s%s", strerror(errno), raised ? "" : " (and RLIMIT_MEMLOCK cannot be raised)");
+    harness::skip("mlockall: %s%s", strerror(errno),
+                  raised ? "" : " (and RLIMIT_MEMLOCK cannot be raised)");
   }
 }
 
 // Dirties memory of all sizes, frees it, and asks for zeroed memory of the same sizes.
 void recycle_and_check_zeroes() {
-  for (const std::size_t size :
-       {16u, 48u, 100u, 500u, 3000u, 9000u, 40000u, 100000u, 300000u, 900000u, 1500000u, 5000000u}) {
+  for (const std::size_t size : {16u, 48u, 100u, 500u, 3000u, 9000u, 40000u, 100000u, 300000u,
+                                 900000u, 1500000u, 5000000u}) {
     for (int round = 0; round < 3; ++round) {
       constexpr std::size_t kBlocks = 24;
       void* blocks[kBlocks];
@@ -114,12 +115,14 @@ void little_use_locks_little(const Arguments&) {
   for (std::size_t i = 0; i < 100; ++i) blocks[i] = malloc(10 + 37 * i);
   const std::size_t grown = harness::memory().footprint() - locked;
   for (void* p : blocks) free(p);
-  printf("locking took %zu KiB (libraries included), 100 small blocks %zu KiB\n", locked - before, grown);
+  printf("locking took %zu KiB (libraries included), 100 small blocks %zu KiB\n", locked - before,
+         grown);
   CHECK(locked - before <= 64 * 1024, "mlockall made %zu KiB resident", locked - before);
   CHECK(grown <= 8 * 1024, "100 small blocks made %zu KiB resident", grown);
 }
 
-// What a thread that frees many blocks takes for itself, beside its spans. (Only `standard` promises it.)
+// What a thread that frees many blocks takes for itself, beside its spans. (Only
+// `standard` promises it.)
 void threads_lock_little(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
@@ -145,7 +148,8 @@ void threads_lock_little(const Arguments&) {
       pthread_barrier_wait(&all_are_done);
       return nullptr;
     };
-    CHECK(pthread_create(&thread, &attributes, body, nullptr) == 0, "no thread: %s", strerror(errno));
+    CHECK(pthread_create(&thread, &attributes, body, nullptr) == 0, "no thread: %s",
+          strerror(errno));
   }
   pthread_barrier_wait(&all_are_done);
   const std::size_t grown = harness::memory().footprint() - before;

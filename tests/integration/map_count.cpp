@@ -1,7 +1,8 @@
-// A process with as many mappings as the kernel allows (vm.max_map_count). Then mmap is refused, and so is
-// what cuts a mapping in two, of mprotect, munmap, mremap and madvise: that is out of memory like any other.
-// Null and ENOMEM, nothing torn, nothing lost for good; and with the mappings gone everything works again.
-// And what the heap does not need takes no mapping from it: it goes on growing where it stands.
+// A process with as many mappings as the kernel allows (vm.max_map_count). Then mmap is refused,
+// and so is what cuts a mapping in two, of mprotect, munmap, mremap and madvise: that is out of
+// memory like any other. Null and ENOMEM, nothing torn, nothing lost for good; and with the
+// mappings gone everything works again. And what the heap does not need takes no mapping from it:
+// it goes on growing where it stands.
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -39,13 +40,14 @@ std::size_t mappings_allowed() {
   if (n <= 0) harness::skip("/proc/sys/vm/max_map_count cannot be read here");
   const std::size_t allowed = strtoull(text, nullptr, 10);
   if (allowed > kMostMappings) {
-    harness::skip("a process may have %zu mappings here (vm.max_map_count): too many to make", allowed);
+    harness::skip("a process may have %zu mappings here (vm.max_map_count): too many to make",
+                  allowed);
   }
   return allowed;
 }
 
-// Mappings of a page each, as many as the process may have: in a range of which every second page is
-// readable.
+// Mappings of a page each, as many as the process may have: in a range of which every
+// second page is readable.
 class Filling {
  public:
   explicit Filling(std::size_t allowed)
@@ -67,8 +69,10 @@ class Filling {
   /// After that: nor can any be made, for which there may be room for one more.
   void fill_last() {
     // Shared ones are never joined with their neighbours.
-    for (void* one = nullptr; (one = mmap(nullptr, page_, PROT_READ, kShared, -1, 0)) != MAP_FAILED;) {
-      CHECK(last_count_ < std::size(last_), "there is room for more mappings than for what cuts them");
+    for (void* one = nullptr;
+         (one = mmap(nullptr, page_, PROT_READ, kShared, -1, 0)) != MAP_FAILED;) {
+      CHECK(last_count_ < std::size(last_),
+            "there is room for more mappings than for what cuts them");
       last_[last_count_++] = one;
     }
     CHECK(errno == ENOMEM, "mmap: %s", strerror(errno));
@@ -124,7 +128,8 @@ struct Block {
       if (at + kWord > common || (at % kStep != 0 && old != size)) continue;
       std::uint64_t word = 0;
       memcpy(&word, memory + at, sizeof word);
-      CHECK(word == mark + at, "block %p of %zu bytes: damaged at %zu", static_cast<void*>(memory), size, at);
+      CHECK(word == mark + at, "block %p of %zu bytes: damaged at %zu", static_cast<void*>(memory),
+            size, at);
     }
   }
 
@@ -191,7 +196,8 @@ class Churn {
     }
     while (last != nullptr) {
       Hoarded* const block = std::exchange(last, last->before);
-      CHECK(malloc_usable_size(block) >= block->size, "hoarded block %p: damaged", static_cast<void*>(block));
+      CHECK(malloc_usable_size(block) >= block->size, "hoarded block %p: damaged",
+            static_cast<void*>(block));
       free(block);
     }
   }
@@ -273,8 +279,8 @@ class Churn {
 // More than there is anywhere: so the kernel is asked.
 constexpr std::size_t kMuch = 512 * kMiB;
 
-// supermalloc's memory is one mapping, and address space behind it another: more memory makes the one longer.
-// What is larger than all that it has there is a mapping of its own.
+// supermalloc's memory is one mapping, and address space behind it another: more memory makes the
+// one longer. What is larger than all that it has there is a mapping of its own.
 constexpr std::size_t kMoreThanSupermallocHas = 9 * 1024 * kMiB;
 bool is_supermalloc() {
   const char* config = getenv("SPANALLOC_CONFIG");
@@ -304,7 +310,8 @@ void work_in_child(Churn& churn) {
         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-// Threads that begin before the mappings are made, and allocate for the first time when there are all.
+// Threads that begin before the mappings are made, and allocate for the first
+// time when there are all.
 constexpr int kLevels = 6;
 pthread_barrier_t level_begins;
 pthread_barrier_t level_ends;
@@ -344,7 +351,8 @@ void work_at_the_limit(unsigned other_threads) {
   static Filling filling(allowed);
   std::size_t refusals = 0;
   for (int level = 0; level < kLevels; ++level) {
-    // No mapping can be made; or one, but none can be cut; or a few, of which the library may need more.
+    // No mapping can be made; or one, but none can be cut; or a few, of which
+    // the library may need more.
     const bool is_full = level % 2 == 0;
     filling.fill();
     if (is_full) {
@@ -405,7 +413,8 @@ int served(const char* when, bool by_glibc, const char* huge_pages = nullptr) {
   return atoi(outcome.out.c_str());
 }
 
-// All that the heap needs to grow it has, and it grows where it stands, which takes no mapping more.
+// All that the heap needs to grow it has, and it grows where it stands,
+// which takes no mapping more.
 void serves_all(const char* when) {
   harness::require_library_malloc();
   const int ours = served(when, false);
@@ -434,7 +443,8 @@ void served_in_child(const Arguments&) {
   const int ours = served("child", false);
   const int glibcs = served("child", true);
   printf("%d of %d served, by glibc %d\n", ours, kAsked, glibcs);
-  CHECK(ours * 100 >= glibcs * 99, "%d of %d requests were served, by glibc %d", ours, kAsked, glibcs);
+  CHECK(ours * 100 >= glibcs * 99, "%d of %d requests were served, by glibc %d", ours, kAsked,
+        glibcs);
 }
 // Advice on huge pages makes mappings differ that would be one.
 void served_with_advice(const Arguments&) {
@@ -442,8 +452,8 @@ void served_with_advice(const Arguments&) {
   for (const char* huge_pages : {"never", "always"}) {
     for (const char* when : {"start", "growth", "purge"}) {
       const int ours = served(when, false, huge_pages);
-      CHECK(ours == kAsked, "SPANALLOC_THP=%s, %s: %d of %d requests were served", huge_pages, when, ours,
-            kAsked);
+      CHECK(ours == kAsked, "SPANALLOC_THP=%s, %s: %d of %d requests were served", huge_pages, when,
+            ours, kAsked);
     }
   }
 }

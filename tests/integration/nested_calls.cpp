@@ -1,6 +1,6 @@
-// Libraries that stand in for libc's mmap and the like, and allocate in them (allocating_hooks.c), are served
-// in the middle of our own calls. Threads that start, end and fork allocate as they like meanwhile, and free
-// what was allocated in there; what they allocated is freed in there.
+// Libraries that stand in for libc's mmap and the like, and allocate in them (allocating_hooks.c),
+// are served in the middle of our own calls. Threads that start, end and fork allocate as they like
+// meanwhile, and free what was allocated in there; what they allocated is freed in there.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -42,8 +42,8 @@ void work(unsigned seed, int rounds) {
     const unsigned at = drawn % kLive;
     const std::size_t n = std::size_t{1} << (drawn / kLive % 22);
     if (live[at] != nullptr) {
-      CHECK(live[at][0] == at && live[at][bytes[at] - 1] == at, "a block of %zu bytes has other contents",
-            bytes[at]);
+      CHECK(live[at][0] == at && live[at][bytes[at] - 1] == at,
+            "a block of %zu bytes has other contents", bytes[at]);
     }
     if (live[at] != nullptr && drawn % 3 == 0) {
       live[at] = static_cast<unsigned char*>(realloc(live[at], n + n / 2));
@@ -69,9 +69,10 @@ void work(unsigned seed, int rounds) {
   for (unsigned char* block : live) free(block);
 }
 
-// Blocks that have a mapping each grow in it, never touched. How large these are says LARGE_MIB: not every
-// library has such blocks below that. They grow where mremap is what is tested: who does not call it copies.
-// False: the machine does not grant as much, as under strict overcommit or a limit.
+// Blocks that have a mapping each grow in it, never touched. How large these are says
+// LARGE_MIB: not every library has such blocks below that. They grow where mremap is what is
+// tested: who does not call it copies. False: the machine does not grant as much, as under
+// strict overcommit or a limit.
 bool grow_large() {
   const char* mib = getenv("LARGE_MIB");
   if (mib == nullptr) return true;
@@ -104,9 +105,9 @@ void fork_and_work(unsigned seed) {
     alarm(harness::kSecondsToHang);
     work(seed, 150);
     pthread_t thread{};
-    CHECK(
-        pthread_create(&thread, nullptr, thread_body, reinterpret_cast<void*>(std::uintptr_t{seed} + 1)) == 0,
-        "no thread in a fork's child");
+    CHECK(pthread_create(&thread, nullptr, thread_body,
+                         reinterpret_cast<void*>(std::uintptr_t{seed} + 1)) == 0,
+          "no thread in a fork's child");
     pthread_join(thread, nullptr);
     _exit(0);
   }
@@ -121,7 +122,8 @@ void* thread_that_forks(void* seed) {
   return nullptr;
 }
 
-// The words of HOOKS that must have been entered follow on the command line; those that must not, with a '!'.
+// The words of HOOKS that must have been entered follow on the command line; those
+// that must not, with a '!'.
 void threads_and_forks(const std::vector<std::string>& entered) {
   alarm(harness::kSecondsToHang);
   work(1, 600);
@@ -137,8 +139,9 @@ void threads_and_forks(const std::vector<std::string>& entered) {
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
   }
   const auto calls = found<HookCalls>("hook_calls");
-  for (const char* name : {"mmap", "munmap", "mremap", "madvise", "mprotect", "sched_yield", "clock_gettime",
-                           "getrlimit", "sched_getaffinity", "sched_getcpu", "getauxval"}) {
+  for (const char* name :
+       {"mmap", "munmap", "mremap", "madvise", "mprotect", "sched_yield", "clock_gettime",
+        "getrlimit", "sched_getaffinity", "sched_getcpu", "getauxval"}) {
     std::printf("%s %ld\n", name, calls(name));
   }
   for (const std::string& name : entered) {
@@ -147,7 +150,8 @@ void threads_and_forks(const std::vector<std::string>& entered) {
             calls(name.c_str() + 1));
       continue;
     }
-    CHECK(calls(name.c_str()) > 0, "the library has never called %s: nothing was tested", name.c_str());
+    CHECK(calls(name.c_str()) > 0, "the library has never called %s: nothing was tested",
+          name.c_str());
   }
 }
 
@@ -166,6 +170,7 @@ int main(int count, char** arguments) {
   }
   entered.erase(mremap);
   threads_and_forks(entered);
-  harness::skip("no memory is granted for a block of %s MiB: mremap need not be called, all else is right",
-                getenv("LARGE_MIB"));
+  harness::skip(
+      "no memory is granted for a block of %s MiB: mremap need not be called, all else is right",
+      getenv("LARGE_MIB"));
 }

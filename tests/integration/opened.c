@@ -1,5 +1,5 @@
-/* What the opener opens: a shared object that is found in no folder but the one that the opener's RUNPATH
- * names. */
+/* What the opener opens: a shared object that is found in no folder but the one that the opener's
+ * RUNPATH names. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* A shared object that opens others: it, not the program, is the caller that the loader asks for RUNPATH and
- * namespace. */
+/* A shared object that opens others: it, not the program, is the caller that the loader asks for
+ * RUNPATH and namespace. */
 #include <dlfcn.h>
 
 __attribute__((visibility("default"))) void* open_from_here(const char* name, int flags) {

@@ -1,5 +1,5 @@
-// Out of memory is an ordinary event: null and ENOMEM, nothing lost, nothing torn, and once memory has been
-// freed everything works again.
+// Out of memory is an ordinary event: null and ENOMEM, nothing lost, nothing torn, and once memory
+// has been freed everything works again.
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -49,8 +49,8 @@ void huge_sizes(const Arguments&) {
   harness::fill(kept, 100);
   errno = 0;
   for (const std::size_t n :
-       {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 4095, SIZE_MAX - 4 * kMiB, SIZE_MAX / 2 + 1, SIZE_MAX / 2,
-        SIZE_MAX / 2 - 4096, std::size_t{1} << 62, std::size_t{1} << 48}) {
+       {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 4095, SIZE_MAX - 4 * kMiB, SIZE_MAX / 2 + 1,
+        SIZE_MAX / 2, SIZE_MAX / 2 - 4096, std::size_t{1} << 62, std::size_t{1} << 48}) {
     expect_refused(malloc(opaque(n)), "malloc", n);
     expect_refused(calloc(1, opaque(n)), "calloc", n);
     expect_refused(calloc(opaque(n), 16), "calloc", n);
@@ -64,8 +64,8 @@ void huge_sizes(const Arguments&) {
     void* slot = kept;
     errno = 0;
     const int result = posix_memalign(&slot, 4096, opaque(n));
-    CHECK(result == ENOMEM && errno == ENOMEM && slot == kept, "posix_memalign of %zu: %d, errno %d", n,
-          result, errno);
+    CHECK(result == ENOMEM && errno == ENOMEM && slot == kept,
+          "posix_memalign of %zu: %d, errno %d", n, result, errno);
     CHECK(::operator new(opaque(n), std::nothrow) == nullptr, "nothrow new of %zu", n);
     bool threw = false;
     try {
@@ -108,7 +108,8 @@ struct Pile {
     }
     count = 0;
   }
-  // Only the start of big blocks is written, so that the address limit binds before the machine does.
+  // Only the start of big blocks is written, so that the address limit binds
+  // before the machine does.
   static std::size_t body(std::size_t size) { return (size < 4096 ? size : 4096) - sizeof(Block); }
 };
 
@@ -127,7 +128,8 @@ void fill_to_the_brim(const Arguments& arguments) {
 
   errno = 0;
   expect_refused(malloc(size), "malloc at the limit", size);
-  expect_refused(realloc(pile.top, std::size_t{1} << 40), "realloc at the limit", std::size_t{1} << 40);
+  expect_refused(realloc(pile.top, std::size_t{1} << 40), "realloc at the limit",
+                 std::size_t{1} << 40);
   expect_refused(calloc(1, std::size_t{1} << 40), "calloc at the limit", std::size_t{1} << 40);
 
   // One freed, one allocated: the block that came back is usable again at once.
@@ -141,12 +143,12 @@ void fill_to_the_brim(const Arguments& arguments) {
     pile.clear(size);
     while (pile.add(size)) {
     }
-    CHECK(pile.count >= first - first / 10, "refill %d of size %zu: %zu blocks, at first %zu", round, size,
-          pile.count, first);
+    CHECK(pile.count >= first - first / 10, "refill %d of size %zu: %zu blocks, at first %zu",
+          round, size, pile.count, first);
   }
   pile.clear(size);
-  // Address space that spans took stays with the spans, so another size may still be refused: with ENOMEM,
-  // and without harm to the next one that can be served.
+  // Address space that spans took stays with the spans, so another size may still be refused: with
+  // ENOMEM, and without harm to the next one that can be served.
   errno = 0;
   void* other = malloc(8 * kMiB);
   CHECK(other != nullptr || errno == ENOMEM, "8 MiB after everything was freed: errno %d", errno);
@@ -159,10 +161,14 @@ void until_null(const Arguments&) {
   harness::require_library_malloc();
   for (const std::size_t size : {16, 64, 200, 1000, 4000, 20000, 70000, 300000, 1500000, 6000000}) {
     // The paper's config spends 2 MiB of address space on every 32 KiB of small blocks.
-    const std::size_t least = size > 1000000 ? 100 : harness::is_standard() ? 24 : size >= 20000 ? 2 : 0;
+    const std::size_t least = size > 1000000           ? 100
+                              : harness::is_standard() ? 24
+                              : size >= 20000          ? 2
+                                                       : 0;
     const std::size_t limit = harness::is_full_run() || size > 1000000 ? 512 : 160;
-    const auto outcome = harness::run_self({"fill", std::to_string(size), std::to_string(least)},
-                                           [limit] { harness::limit_resource(RLIMIT_AS, limit * kMiB); });
+    const auto outcome =
+        harness::run_self({"fill", std::to_string(size), std::to_string(least)},
+                          [limit] { harness::limit_resource(RLIMIT_AS, limit * kMiB); });
     harness::expect_success(outcome, ("fill with blocks of " + std::to_string(size)).c_str());
   }
 }
@@ -226,7 +232,8 @@ void limit_at_run_time(const Arguments&) {
   void* small[1000];
   for (void*& p : small) {
     p = malloc(40);
-    CHECK(p != nullptr, "40 bytes refused although they need no address space beyond the reservation");
+    CHECK(p != nullptr,
+          "40 bytes refused although they need no address space beyond the reservation");
     harness::fill(p, 40);
   }
   pile.clear(kSize);
@@ -240,8 +247,8 @@ void limit_at_run_time(const Arguments&) {
   }
 }
 
-// How much each of several pieces of work takes, by name: instructions and how many of them call the kernel,
-// or time.
+// How much each of several pieces of work takes, by name: instructions and how many of them
+// call the kernel, or time.
 struct Cost {
   double amount = 0;
   std::size_t kernel_calls = 0;
@@ -298,8 +305,10 @@ void expect_aligned(int result) {
 void print_aligned_refusals(const Meter& meter) {
   std::vector<void*> blocks;
   blocks.reserve(200'000);
-  for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}, std::size_t{65536}, kMiB}) {
-    for (const std::size_t size : {std::size_t{5'000}, std::size_t{100'000}, std::size_t{2'000'000}}) {
+  for (const std::size_t alignment :
+       {std::size_t{64}, std::size_t{4096}, std::size_t{65536}, kMiB}) {
+    for (const std::size_t size :
+         {std::size_t{5'000}, std::size_t{100'000}, std::size_t{2'000'000}}) {
       // Between the least and the largest nothing differs much.
       if (alignment != 64 && alignment != kMiB && !harness::is_full_run()) continue;
       void* p = nullptr;
@@ -307,15 +316,16 @@ void print_aligned_refusals(const Meter& meter) {
       meter.print_cost_of(std::to_string(size) + "-at-" + std::to_string(alignment),
                           [&] { expect_aligned(posix_memalign(&p, alignment, size)); });
       free(blocks.back());
-      CHECK(posix_memalign(&blocks.back(), alignment, size) == 0, "%zu bytes freed, and refused", size);
+      CHECK(posix_memalign(&blocks.back(), alignment, size) == 0, "%zu bytes freed, and refused",
+            size);
       for (void* block : blocks) free(block);
       blocks.clear();
     }
   }
 }
 
-// Large objects beside many free small ones, and blocks of large alignment, where everything between them is
-// free.
+// Large objects beside many free small ones, and blocks of large alignment, where
+// everything between them is free.
 void print_large_refusals(const Meter& meter, std::size_t limit) {
   {
     Pile small;
@@ -363,11 +373,11 @@ void refused(const Arguments& arguments) {
   print_aligned_refusals(meter);
 }
 
-// What one request may take that ends with a refusal, whatever the heap's size. The kernel is asked for more
-// in one way or two, and for each of the limits that may stand, before and after: up to 6 calls when this was
-// written, and 6,500 instructions with what is looked at in between, 1,600 of them for each CPU's pool. Twice
-// as much is allowed; a search that asks the kernel for each hole, or tries one size after the other, takes
-// many times that.
+// What one request may take that ends with a refusal, whatever the heap's size. The kernel is asked
+// for more in one way or two, and for each of the limits that may stand, before and after: up to 6
+// calls when this was written, and 6,500 instructions with what is looked at in between, 1,600 of
+// them for each CPU's pool. Twice as much is allowed; a search that asks the kernel for each hole,
+// or tries one size after the other, takes many times that.
 constexpr const char* kCpus = "2";
 constexpr std::size_t kMostKernelCalls = 12;
 constexpr double kMostInstructions = 13'000;
@@ -392,10 +402,10 @@ unsigned requests_of(const std::string& name) {
   return name == "large-after-free" ? 3 : 1;
 }
 
-// A refusal does not turn the heap upside down each time: it is one question to the kernel, not a search. A
-// search takes so many times the instructions in a heap that is so many times as large. Engines of papers
-// that keep no list of what is nearly full do search, for small blocks: some instructions for each that they
-// have.
+// A refusal does not turn the heap upside down each time: it is one question to the kernel, not a
+// search. A search takes so many times the instructions in a heap that is so many times as large.
+// Engines of papers that keep no list of what is nearly full do search, for small blocks: some
+// instructions for each that they have.
 void refusals_are_quick(const Arguments&) {
   constexpr std::size_t kLittle = 80;
   constexpr std::size_t kMuch = 400;
@@ -405,11 +415,12 @@ void refusals_are_quick(const Arguments&) {
   for (const auto& [name, cost] : much) {
     const double before = little.at(name).amount;
     const double count = cost.amount;
-    printf("%s: %.0f instructions under %zu MiB, %.0f under %zu MiB, %zu calls of the kernel\n", name.c_str(),
-           before, kLittle, count, kMuch, cost.kernel_calls);
+    printf("%s: %.0f instructions under %zu MiB, %.0f under %zu MiB, %zu calls of the kernel\n",
+           name.c_str(), before, kLittle, count, kMuch, cost.kernel_calls);
     const bool may_search = !harness::is_standard() && !is_of_large_object(name);
     const double most = may_search ? before + 1000 * (kMuch - kLittle) : before * 1.5 + 500;
-    CHECK(count <= most, "a refusal, %s, takes %.0f instructions under %zu MiB and %.0f under %zu MiB",
+    CHECK(count <= most,
+          "a refusal, %s, takes %.0f instructions under %zu MiB and %.0f under %zu MiB",
           name.c_str(), before, kLittle, count, kMuch);
     CHECK(cost.kernel_calls <= requests_of(name) * kMostKernelCalls,
           "a refusal, %s, calls the kernel %zu times", name.c_str(), cost.kernel_calls);
@@ -451,7 +462,8 @@ void* reserve_of_handler = nullptr;
 int handler_calls = 0;
 
 void new_handler_frees(const Arguments&) {
-  const auto outcome = harness::run_self({"handler"}, [] { harness::limit_resource(RLIMIT_AS, 512 * kMiB); });
+  const auto outcome =
+      harness::run_self({"handler"}, [] { harness::limit_resource(RLIMIT_AS, 512 * kMiB); });
   harness::expect_success(outcome, "a new_handler that frees");
 }
 

@@ -1,5 +1,6 @@
-// A shared object that allocates in its constructor, in its functions, in its thread_local objects and in its
-// destructor: what a plugin of a real program does. PLUGIN_TLS_BYTES adds a big thread-local array.
+// A shared object that allocates in its constructor, in its functions, in its thread_local
+// objects and in its destructor: what a plugin of a real program does. PLUGIN_TLS_BYTES adds
+// a big thread-local array.
 #include <stdlib.h>
 #include <string.h>
 

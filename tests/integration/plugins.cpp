@@ -1,4 +1,5 @@
-// dlopen and dlclose of libraries that use the heap in their constructors, destructors and thread_locals.
+// dlopen and dlclose of libraries that use the heap in their constructors,
+// destructors and thread_locals.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -38,7 +39,8 @@ void load_and_unload(const Arguments&) {
     const std::string path = plugin(name);
     std::size_t settled = 0;
     for (std::size_t i = 0; i < 400; ++i) {
-      // A thread of its own, because thread_local objects pin a library in the thread that made them.
+      // A thread of its own, because thread_local objects pin a library in
+      // the thread that made them.
       std::thread([&] {
         void* handle = open_plugin(path);
         void* block = work(handle, 1000 + i);
@@ -75,5 +77,6 @@ void loaded_by_many_threads(const Arguments&) {
 
 int main(int argc, char** argv) {
   return harness::run_case(
-      argc, argv, {{"load_and_unload", load_and_unload}, {"loaded_by_many_threads", loaded_by_many_threads}});
+      argc, argv,
+      {{"load_and_unload", load_and_unload}, {"loaded_by_many_threads", loaded_by_many_threads}});
 }

@@ -1,5 +1,5 @@
-// What the library holds of the address space: few mappings in any case; and where it reserves, the full 2^45
-// where nothing forbids it, less where asked.
+// What the library holds of the address space: few mappings in any case; and where it reserves, the
+// full 2^45 where nothing forbids it, less where asked.
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// The longest run of adjacent anonymous mappings that begin and end where the permissions may change.
+// The longest run of adjacent anonymous mappings that begin and end where
+// the permissions may change.
 std::size_t longest_reservation() {
   FILE* maps = fopen("/proc/self/maps", "re");
   CHECK(maps != nullptr, "cannot open /proc/self/maps");
@@ -60,8 +61,8 @@ void full_reservation(const Arguments&) {
   CHECK(sscanf(outcome.out.c_str(), "longest %zu", &longest) == 1, "%s", outcome.out.c_str());
   CHECK(longest >= std::size_t{1} << 45, "only %zu bytes reserved at a stretch", longest);
   const std::string reserved = std::to_string(std::size_t{1} << 45);
-  CHECK(outcome.out.find(reserved) != std::string::npos, "malloc_info does not tell the reserved size: %s",
-        outcome.out.c_str());
+  CHECK(outcome.out.find(reserved) != std::string::npos,
+        "malloc_info does not tell the reserved size: %s", outcome.out.c_str());
 }
 
 void report(const Arguments&) {
@@ -75,14 +76,15 @@ void report(const Arguments&) {
 
 void smaller_on_request(const Arguments&) {
   for (const char* bits : {"30", "32", "36", "40"}) {
-    const auto outcome = harness::run_self({"report"}, [bits] { setenv("SPANALLOC_ARENA_BITS", bits, 1); });
+    const auto outcome =
+        harness::run_self({"report"}, [bits] { setenv("SPANALLOC_ARENA_BITS", bits, 1); });
     harness::expect_success(outcome, bits);
     CHECK(outcome.err.empty(), "SPANALLOC_ARENA_BITS=%s: %s", bits, outcome.err.c_str());
     std::size_t longest = 0;
     CHECK(sscanf(outcome.out.c_str(), "longest %zu", &longest) == 1, "%s", outcome.out.c_str());
     const std::size_t wanted = std::size_t{1} << strtoul(bits, nullptr, 10);
-    CHECK(longest >= wanted && longest < 2 * wanted, "SPANALLOC_ARENA_BITS=%s reserves %zu bytes", bits,
-          longest);
+    CHECK(longest >= wanted && longest < 2 * wanted, "SPANALLOC_ARENA_BITS=%s reserves %zu bytes",
+          bits, longest);
   }
 }
 
@@ -118,8 +120,8 @@ void few_mappings(const Arguments&) {
   const std::size_t at_end = harness::map_count();
   printf("mappings: %zu at the start, at most %zu, %zu at the end\n", at_start, most, at_end);
   CHECK(most <= at_start + 1000, "up to %zu mappings", most);
-  CHECK(at_end <= at_start + 64, "%zu mappings after everything was freed, %zu at the start", at_end,
-        at_start);
+  CHECK(at_end <= at_start + 64, "%zu mappings after everything was freed, %zu at the start",
+        at_end, at_start);
 }
 
 }  // namespace

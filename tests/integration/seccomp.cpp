@@ -1,5 +1,6 @@
-// A seccomp filter that refuses every system call an allocator can do without. The filter is installed before
-// exec, so that it stands from the library's first instruction on. (One that kills: killing_filter.cpp.)
+// A seccomp filter that refuses every system call an allocator can do without. The filter is
+// installed before exec, so that it stands from the library's first instruction on. (One that
+// kills: killing_filter.cpp.)
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -25,9 +26,9 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-const std::vector<long> kOptional = {SYS_madvise,           SYS_mremap,   SYS_rseq,      SYS_membarrier,
-                                     SYS_sched_getaffinity, SYS_getcpu,   SYS_getrandom, SYS_mincore,
-                                     SYS_sched_yield,       SYS_prlimit64};
+const std::vector<long> kOptional = {
+    SYS_madvise, SYS_mremap,    SYS_rseq,    SYS_membarrier,  SYS_sched_getaffinity,
+    SYS_getcpu,  SYS_getrandom, SYS_mincore, SYS_sched_yield, SYS_prlimit64};
 
 void forbid(int error) {
   std::vector<sock_filter> program;
@@ -56,7 +57,8 @@ void resize_large_blocks() {
   auto* p = static_cast<unsigned char*>(malloc(size));
   CHECK(p != nullptr, "malloc(%zu) refused", size);
   memset(p, 0x77, size);
-  for (const std::size_t next : {3000000u, 9000000u, 40000000u, 5000000u, 1200000u, 2000u, 8000000u}) {
+  for (const std::size_t next :
+       {3000000u, 9000000u, 40000000u, 5000000u, 1200000u, 2000u, 8000000u}) {
     p = static_cast<unsigned char*>(realloc(p, next));
     CHECK(p != nullptr, "realloc from %zu to %zu refused", size, next);
     const std::size_t kept = size < next ? size : next;
@@ -110,7 +112,8 @@ void fails_with_enosys(const Arguments&) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return harness::run_case(
-      argc, argv,
-      {{"fails_with_eperm", fails_with_eperm}, {"fails_with_enosys", fails_with_enosys}, {"child", child}});
+  return harness::run_case(argc, argv,
+                           {{"fails_with_eperm", fails_with_eperm},
+                            {"fails_with_enosys", fails_with_enosys},
+                            {"child", child}});
 }

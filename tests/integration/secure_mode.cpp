@@ -1,7 +1,8 @@
-// AT_SECURE: a program that gained privileges ignores SPANALLOC_* variables, which its caller controls.
+// AT_SECURE: a program that gained privileges ignores SPANALLOC_* variables,
+// which its caller controls.
 //
-// LD_PRELOAD is itself restricted in such a program, so this one is linked with the library. The test makes a
-// set-group-id copy of itself and compares what an option does in both.
+// LD_PRELOAD is itself restricted in such a program, so this one is linked with the library. The
+// test makes a set-group-id copy of itself and compares what an option does in both.
 #include <errno.h>
 #include <grp.h>
 #include <stdio.h>
@@ -20,8 +21,8 @@ namespace {
 using Arguments = std::vector<std::string>;
 namespace fs = std::filesystem;
 
-// What the option decides can be seen from outside: where memory lies (SPANALLOC_SEED), or how much is
-// reserved.
+// What the option decides can be seen from outside: where memory lies (SPANALLOC_SEED),
+// or how much is reserved.
 const char* option() {
   return harness::is_standard() ? "SPANALLOC_SEED" : "SPANALLOC_ARENA_BITS";
 }
@@ -29,8 +30,8 @@ const char* option() {
 void child(const Arguments&) {
   harness::require_library_malloc();
   const void* p = malloc(100);
-  const std::size_t seen =
-      harness::is_standard() ? reinterpret_cast<std::uintptr_t>(p) : harness::memory().address_space;
+  const std::size_t seen = harness::is_standard() ? reinterpret_cast<std::uintptr_t>(p)
+                                                  : harness::memory().address_space;
   printf("secure %lu seen %zu\n", getauxval(AT_SECURE), seen);
 }
 
@@ -66,7 +67,8 @@ gid_t another_group() {
 std::string privileged_copy(const fs::path& folder) {
   const fs::path copy = folder / "secure_copy";
   fs::copy_file("/proc/self/exe", copy);
-  if (chown(copy.c_str(), static_cast<uid_t>(-1), another_group()) != 0 || chmod(copy.c_str(), 02755) != 0) {
+  if (chown(copy.c_str(), static_cast<uid_t>(-1), another_group()) != 0 ||
+      chmod(copy.c_str(), 02755) != 0) {
     harness::skip("cannot make a set-group-id copy: %s", strerror(errno));
   }
   return copy;
@@ -99,7 +101,8 @@ void options_are_ignored(const Arguments&) {
     CHECK(secure_set.seen != plain_set.seen, "the option was obeyed in a secure program");
   } else {
     CHECK(plain_set.seen < plain_default.seen / 2,
-          "the option does nothing in a plain program: %zu and %zu KiB", plain_set.seen, plain_default.seen);
+          "the option does nothing in a plain program: %zu and %zu KiB", plain_set.seen,
+          plain_default.seen);
     CHECK(secure_set.seen == secure_default.seen || secure_set.seen > plain_default.seen / 2,
           "the option was obeyed in a secure program: %zu instead of %zu KiB", secure_set.seen,
           secure_default.seen);
@@ -110,7 +113,8 @@ void options_are_ignored(const Arguments&) {
 void malformed_option(const Arguments&) {
   const auto outcome = harness::run_self({"child"}, [] { setenv(option(), "many", 1); });
   CHECK(outcome.exited(0), "%s", outcome.describe().c_str());
-  CHECK(outcome.err.find(option()) != std::string::npos && outcome.err.find('\n') == outcome.err.size() - 1,
+  CHECK(outcome.err.find(option()) != std::string::npos &&
+            outcome.err.find('\n') == outcome.err.size() - 1,
         "expected one line that names the option, got: %s", outcome.err.c_str());
 }
 

@@ -1,6 +1,7 @@
-// Whether a library changes its CPUs' caches by restartable sequences or under locks, as SPANALLOC_RSEQ says.
-// A malloc and a free are run with a signal behind each instruction, and the kernel sends every sequence to
-// its exit. None comes to its end then: it must give up, and the call be served another way.
+// Whether a library changes its CPUs' caches by restartable sequences or under locks, as
+// SPANALLOC_RSEQ says. A malloc and a free are run with a signal behind each instruction, and the
+// kernel sends every sequence to its exit. None comes to its end then: it must give up, and the
+// call be served another way.
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -53,7 +54,8 @@ void serve_threads() {
         if (other == nullptr) continue;
         std::size_t size = 0;
         memcpy(&size, other, sizeof size);
-        for (std::size_t k = sizeof size; k < size; ++k) CHECK(other[k] == 0x5A, "a block is overwritten");
+        for (std::size_t k = sizeof size; k < size; ++k)
+          CHECK(other[k] == 0x5A, "a block is overwritten");
         free(other);
       }
     });
@@ -78,8 +80,8 @@ greg_t& register_of(void* context, int which) {
   return static_cast<ucontext_t*>(context)->uc_mcontext.gregs[which];
 }
 
-// A signal that comes inside of a sequence finds the thread at its exit: behind the signature that libc has
-// told the kernel.
+// A signal that comes inside of a sequence finds the thread at its exit: behind the signature that
+// libc has told the kernel.
 bool is_at_exit_of_sequence(void* context) {
   constexpr std::uint32_t kSignature = 0x53053053;
   std::uint32_t before = 0;
@@ -95,12 +97,14 @@ void look(int, siginfo_t*, void* context) {
 // The trap flag. The stack pointer steps over what the compiler may keep below it.
 constexpr greg_t kTrapFlag = 0x100;
 void step_from_here() {
-  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
-                   : "memory", "cc");
+  asm volatile(
+      "lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+          : "memory", "cc");
 }
 void step_no_more() {
-  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
-                   : "memory", "cc");
+  asm volatile(
+      "lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+          : "memory", "cc");
 }
 void handle_each_step(void (*handler)(int, siginfo_t*, void*)) {
   struct sigaction action{};
@@ -165,8 +169,9 @@ void none_are_registered(const Arguments& arguments) {
   are_not_run(arguments);
 }
 
-// A handler that interrupts a sequence, and runs some of its own there, at the same chain. (The interrupted
-// thread has no lock there, and nothing half done but that sequence. Elsewhere a handler must not allocate.)
+// A handler that interrupts a sequence, and runs some of its own there, at the same chain. (The
+// interrupted thread has no lock there, and nothing half done but that sequence. Elsewhere a
+// handler must not allocate.)
 constinit unsigned interruptions_left = 0;
 constinit bool keeps = false;
 constinit void* kept[64] = {};
@@ -229,7 +234,8 @@ void handler_allocates(const Arguments&) {
       std::set<void*> blocks;
       for (unsigned i = 0; i < kept_count; ++i) {
         CHECK(kept[i] != nullptr && is_full_of(kept[i], 2), "a handler's block is overwritten");
-        CHECK(i >= of_malloc || kept[i] != p, "a block that was somebody's went to the handler, too");
+        CHECK(i >= of_malloc || kept[i] != p,
+              "a block that was somebody's went to the handler, too");
         CHECK(blocks.insert(kept[i]).second, "a block is out twice");
       }
       void* after[32];
@@ -288,7 +294,8 @@ void cpus_met_later(const Arguments&) {
     CHECK(getrlimit(resource, &limit) == 0, "getrlimit");
     if (limit.rlim_cur != RLIM_INFINITY) harness::skip("a limit on memory stands");
   }
-  const harness::Outcome outcome = harness::run_self({"on_each_cpu"}, [&] { run_on(only(first_of(mine))); });
+  const harness::Outcome outcome =
+      harness::run_self({"on_each_cpu"}, [&] { run_on(only(first_of(mine))); });
   harness::expect_success(outcome, "on_each_cpu");
 }
 

@@ -1,6 +1,7 @@
-// served_at_map_count WHEN MAPPINGS: uses up the process's mappings (vm.max_map_count, MAPPINGS) at some
-// moment of its heap's life, and then counts how many of kAsked requests are served. A program in C, which
-// calls malloc before main only as libc does; map_count.cpp runs it with the library and without.
+// served_at_map_count WHEN MAPPINGS: uses up the process's mappings (vm.max_map_count,
+// MAPPINGS) at some moment of its heap's life, and then counts how many of kAsked requests are
+// served. A program in C, which calls malloc before main only as libc does; map_count.cpp runs
+// it with the library and without.
 #include <malloc.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -25,7 +26,8 @@ static void fail(const char* what) {
 static void use_up_mappings(void) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   const size_t pages = 2 * mappings + 64;
-  char* range = mmap(NULL, pages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char* range =
+      mmap(NULL, pages * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) fail("mmap");
   for (size_t i = 1; i < pages; i += 2) {
     if (mprotect(range + i * page, page, PROT_READ) != 0) return;
@@ -132,9 +134,12 @@ int main(int argc, char** argv) {
   static const struct {
     const char* name;
     int (*run)(void);
-  } kWhen[] = {
-      {"start", &at_start},   {"first_free", &at_first_free}, {"threads_first_free", &at_threads_first_free},
-      {"growth", &in_growth}, {"purge", &in_purge},           {"child", &in_child}};
+  } kWhen[] = {{"start", &at_start},
+               {"first_free", &at_first_free},
+               {"threads_first_free", &at_threads_first_free},
+               {"growth", &in_growth},
+               {"purge", &in_purge},
+               {"child", &in_child}};
   if (argc != 3) return 2;
   mappings = strtoul(argv[2], NULL, 10);
   for (size_t i = 0; i < sizeof kWhen / sizeof kWhen[0]; ++i) {

@@ -1,5 +1,6 @@
-// Threads come and go: what they leave behind is bounded by what is live, not by how many there were. What
-// free memory stays warm is decided by the ticks of a clock: here it moves with the threads that there were.
+// Threads come and go: what they leave behind is bounded by what is live, not by how many there
+// were. What free memory stays warm is decided by the ticks of a clock: here it moves with the
+// threads that there were.
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -71,8 +72,8 @@ void sequence(const Arguments&) {
     if (i == warm) settled = harness::memory().footprint();
     if (i > warm && i % 1000 == 0) highest = std::max(highest, harness::memory().footprint());
   }
-  printf("memory and page tables: %zu KiB after %u threads, at most %zu KiB up to %u\n", settled, warm,
-         highest, total);
+  printf("memory and page tables: %zu KiB after %u threads, at most %zu KiB up to %u\n", settled,
+         warm, highest, total);
   CHECK(highest <= settled + settled / 4 + 4096, "grew from %zu to %zu KiB", settled, highest);
 }
 
@@ -94,8 +95,8 @@ void batches(const Arguments&) {
   constexpr unsigned kBatch = 32;
   constexpr unsigned kBlocks = 64;
   static std::atomic<void*> handed_on[kBatch * kBlocks];
-  // Nobody ends before all have done their work: each batch needs what 32 threads at once need, not what the
-  // scheduler happens to let overlap.
+  // Nobody ends before all have done their work: each batch needs what 32 threads at once need, not
+  // what the scheduler happens to let overlap.
   static pthread_barrier_t all_done;
   pthread_barrier_init(&all_done, nullptr, kBatch);
   std::size_t settled = 0;
@@ -128,20 +129,24 @@ void batches(const Arguments&) {
     }
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
     harness::advance_clock(4);  // what a batch takes when nothing else runs
-    // The second half against the first: a residue of one page a thread would be 32 MiB between them.
+    // The second half against the first: a residue of one page a thread
+    // would be 32 MiB between them.
     std::size_t& peak = round < rounds / 2 ? settled : highest;
     peak = std::max(peak, harness::memory().footprint());
   }
   for (auto& block : handed_on) free(block.exchange(nullptr));
-  printf("memory and page tables: at most %zu KiB in the first half of %u batches, %zu KiB in the second\n",
-         settled, rounds, highest);
+  printf(
+      "memory and page tables: at most %zu KiB in the first half of %u batches, %zu KiB in the "
+      "second\n",
+      settled, rounds, highest);
   CHECK(highest <= settled + settled / 4 + 4096, "grew from %zu to %zu KiB", settled, highest);
 }
 
 constexpr unsigned kLeavers = 10000;
 void* left[kLeavers];
 
-// Prints the memory of a process whose objects come from one thread, or from one each. None was freed yet.
+// Prints the memory of a process whose objects come from one thread, or from one
+// each. None was freed yet.
 void print_peak() {
   printf("peak %zu\n", harness::memory().footprint());
 }
@@ -186,15 +191,16 @@ std::size_t peak_of(const char* name) {
   const auto outcome = harness::run_self({name});
   harness::expect_success(outcome, name);
   std::size_t peak = 0;
-  CHECK(sscanf(outcome.out.c_str(), "peak %zu", &peak) == 1, "no peak from %s", outcome.out.c_str());
+  CHECK(sscanf(outcome.out.c_str(), "peak %zu", &peak) == 1, "no peak from %s",
+        outcome.out.c_str());
   return peak;
 }
 
 void each_leaves_one(const Arguments&) {
   const std::size_t one = peak_of("one_keeps_all");
   const std::size_t each = peak_of("each_leaves_one_child");
-  printf("one thread keeps %u objects: %zu KiB; %u threads leave one each: %zu KiB\n", kLeavers, one,
-         kLeavers, each);
+  printf("one thread keeps %u objects: %zu KiB; %u threads leave one each: %zu KiB\n", kLeavers,
+         one, kLeavers, each);
   CHECK(each <= 2 * one, "%zu KiB, more than twice %zu KiB", each, one);
 }
 

@@ -1,5 +1,5 @@
-// malloc and free while a thread is being torn down: in C++ thread_local destructors, in pthread key
-// destructors of every round, before and after the library's own exit hook has run.
+// malloc and free while a thread is being torn down: in C++ thread_local destructors, in pthread
+// key destructors of every round, before and after the library's own exit hook has run.
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -41,8 +41,8 @@ void churn(std::uint64_t seed) {
   for (int i = 0; i < 30; ++i) drop(blocks[i], sizes[i]);
 }
 
-// A key's value is a block that says in which round it was last seen; each round replaces the block, so that
-// it is freed in a later round than it was allocated in.
+// A key's value is a block that says in which round it was last seen; each round replaces the
+// block, so that it is freed in a later round than it was allocated in.
 struct Value {
   pthread_key_t key;
   unsigned round;
@@ -98,8 +98,8 @@ void thread_locals(const Arguments&) {
   CHECK(destroyed == 1000, "%zu destructors ran", destroyed.load());
 }
 
-// 100 keys, more than the 32 that glibc keeps inside the thread: later ones live in a block from calloc that
-// is freed after all destructors.
+// 100 keys, more than the 32 that glibc keeps inside the thread: later ones live in a block from
+// calloc that is freed after all destructors.
 void key_destructors(const Arguments&) {
   harness::require_library_malloc();
   constexpr unsigned kKeys = 100;
@@ -112,7 +112,8 @@ void key_destructors(const Arguments&) {
       if (i % 2 == 0) use_thread_locals();
     }).join();
   }
-  CHECK(latest_round == PTHREAD_DESTRUCTOR_ITERATIONS, "destructors ran in %u rounds", latest_round.load());
+  CHECK(latest_round == PTHREAD_DESTRUCTOR_ITERATIONS, "destructors ran in %u rounds",
+        latest_round.load());
 }
 
 // The thread's first malloc is made by a destructor, when it is already being torn down.
@@ -125,7 +126,8 @@ void first_use_in_destructor(const Arguments&) {
                              const auto round = reinterpret_cast<std::uintptr_t>(raw);
                              churn(round);
                              if (round < PTHREAD_DESTRUCTOR_ITERATIONS) {
-                               pthread_setspecific(first_use_key, reinterpret_cast<void*>(round + 1));
+                               pthread_setspecific(first_use_key,
+                                                   reinterpret_cast<void*>(round + 1));
                              }
                              destroyed.fetch_add(1);
                            }) == 0,
@@ -162,12 +164,13 @@ void leaves_no_residue(const Arguments&) {
     if (i == 500) settled = harness::memory().footprint();
     if (i > 500 && i % 100 == 0) highest = std::max(highest, harness::memory().footprint());
   }
-  printf("memory and page tables: %zu KiB after 500 threads, at most %zu KiB up to %u\n", settled, highest,
-         total);
+  printf("memory and page tables: %zu KiB after 500 threads, at most %zu KiB up to %u\n", settled,
+         highest, total);
   CHECK(highest <= settled + settled / 4 + 2048, "grew from %zu to %zu KiB", settled, highest);
 }
 
-// Blocks left by dead threads, freed by others: from a living thread, and from a destructor of a third.
+// Blocks left by dead threads, freed by others: from a living thread, and from
+// a destructor of a third.
 void blocks_outlive_threads(const Arguments&) {
   harness::require_library_malloc();
   pthread_key_t key;

@@ -1,7 +1,8 @@
-// An ordinary multi-threaded workload with every block's content checked, to be run in hostile surroundings:
+// An ordinary multi-threaded workload with every block's content checked, to be run
+// in hostile surroundings:
 //   workload mixed THREADS MIB_PER_THREAD STEPS [refusals]
-// Each thread keeps at most MIB_PER_THREAD of live blocks. With `refusals`, null is an answer that the
-// workload lives with; at the end, when everything is free, allocations must succeed again.
+// Each thread keeps at most MIB_PER_THREAD of live blocks. With `refusals`, null is an answer that
+// the workload lives with; at the end, when everything is free, allocations must succeed again.
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -31,7 +32,8 @@ struct Plan {
 };
 
 void check(const Slot& slot) {
-  CHECK(harness::intact(slot.block, slot.size), "block %p of %zu bytes overwritten", slot.block, slot.size);
+  CHECK(harness::intact(slot.block, slot.size), "block %p of %zu bytes overwritten", slot.block,
+        slot.size);
 }
 
 void* request(harness::Random& random, std::size_t size) {
@@ -98,8 +100,8 @@ void mixed(const Arguments& arguments) {
   CHECK(block != nullptr, "1000 bytes refused after everything was freed");
   free(block);
   const harness::Memory now = harness::memory();
-  printf("served %zu, refused %zu; peak %zu KiB, page tables %zu KiB\n", served.load(), refused.load(),
-         now.peak_resident, now.page_tables);
+  printf("served %zu, refused %zu; peak %zu KiB, page tables %zu KiB\n", served.load(),
+         refused.load(), now.peak_resident, now.page_tables);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// pages/coalescing_arena.hpp grows where nothing is reserved, under the checker: two threads grow at once,
-// the kernel refuses, something foreign is in the way, memory comes back meanwhile. Nothing is handed out
-// twice, nothing foreign ever, and the books add up.
+// pages/coalescing_arena.hpp grows where nothing is reserved, under the checker: two threads grow
+// at once, the kernel refuses, something foreign is in the way, memory comes back meanwhile.
+// Nothing is handed out twice, nothing foreign ever, and the books add up.
 //
-// The kernel is a row of slices, each nobody's, ours or foreign. The manager's tables are real memory.
+// The kernel is a row of slices, each nobody's, ours or foreign. The
+// manager's tables are real memory.
 #include "pages/coalescing_arena.hpp"
 
 #include <cstring>
@@ -16,10 +17,11 @@ namespace {
 constexpr std::size_t kSlice = 64 * kKiB;
 constexpr std::size_t kPage = 4 * kKiB;
 constexpr std::size_t kSlices = 8;
-constexpr std::uintptr_t kBase = 5 * kTiB;  // random_bits() is 0 here: the first place of the first window
+// random_bits() is 0 here: the first place of the first window
+constexpr std::uintptr_t kBase = 5 * kTiB;
 
-// What the kernel has at each page of the arena's first slices. Changed only under the arena's lock, as the
-// checker finds out: the pages are Plain.
+// What the kernel has at each page of the arena's first slices. Changed only under the arena's
+// lock, as the checker finds out: the pages are Plain.
 struct Kernel {
   enum : int { kNobodys, kReserved, kOpen, kForeign };
   static constexpr std::size_t kPages = kSlices * kSlice / kPage;
@@ -32,7 +34,9 @@ struct Kernel {
 inline Kernel kernel;
 
 struct ModelCalls {
-  static bool is_arena(std::uintptr_t a) { return a >= kBase && a < kBase + (std::uintptr_t{1} << 40); }
+  static bool is_arena(std::uintptr_t a) {
+    return a >= kBase && a < kBase + (std::uintptr_t{1} << 40);
+  }
   static int* page(std::uintptr_t a) {
     const std::size_t page = (a - kBase) / kPage;
     return page < Kernel::kPages ? &kernel.pages[page] : nullptr;
@@ -181,9 +185,9 @@ void holds(const char* name, const Plan& plan, unsigned preemptions) {
   for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
     if (!adds_something(memory)) continue;
     const unsigned fewer = memory == MemoryModel::views && preemptions > 1 ? 1 : 0;
-    expect_holds<GrowingArena>(
-        name,
-        {.memory = memory, .preemptions = bound(preemptions - fewer, preemptions), .max_steps = 20'000});
+    expect_holds<GrowingArena>(name, {.memory = memory,
+                                      .preemptions = bound(preemptions - fewer, preemptions),
+                                      .max_steps = 20'000});
   }
 }
 
@@ -200,7 +204,8 @@ TEST(ArenaGrowth, SomethingForeignIsInTheWay) {
     // Every day one of the three places is explored as far as all are with the larger bounds.
     const unsigned preemptions = foreign == 2 ? 2 : bound(1, 2);
     holds("foreign", {{{1, 1}, {1, 1}}, {true, false}, foreign, kNever, false}, preemptions);
-    holds("foreign, larger ranges", {{{2, 1}, {2, 0}}, {false, true}, foreign, kNever, false}, preemptions);
+    holds("foreign, larger ranges", {{{2, 1}, {2, 0}}, {false, true}, foreign, kNever, false},
+          preemptions);
   }
 }
 
@@ -214,7 +219,8 @@ TEST(ArenaGrowth, EachCallOfTheKernelIsRefused) {
 TEST(ArenaGrowth, MappingOverWhatIsThereIsFoundOut) {
   const Plan plan{{{1, 1}, {1, 1}}, {}, 2, kNever, false, true};
   running_plan = &plan;
-  EXPECT_FINDS(GrowingArena, "kForeign", {.memory = MemoryModel::interleaving, .max_steps = 20'000});
+  EXPECT_FINDS(GrowingArena, "kForeign",
+               {.memory = MemoryModel::interleaving, .max_steps = 20'000});
 }
 
 TEST(ArenaGrowth, WhatIsFreeIsClosedMeanwhile) {

@@ -1,14 +1,18 @@
-// recover_after_fork() of pages/coalescing/manager.hpp under the checker. Threads run calls over a small
-// region; at every step of every execution a fork is taken, in which all of them vanish. Who forks is in no
-// call, so that the child has its memory, and nothing else of the calls in flight; which thread that is, one
-// that has returned or one that never called, makes no difference to what it finds.
+// recover_after_fork() of pages/coalescing/manager.hpp under the checker. Threads run calls over
+// a small region; at every step of every execution a fork is taken, in which all of them vanish.
+// Who forks is in no call, so that the child has its memory, and nothing else of the calls in
+// flight; which thread that is, one that has returned or one that never called, makes no
+// difference to what it finds.
 //
 // In the child, after the recovery:
-//   - blocks tile the range, each is in use or free, and no two neighbours are free; no word inside a block
+//   - blocks tile the range, each is in use or free, and no two neighbours are free; no word inside
+//   a block
 //     says that one in use or a free one begins there;
-//   - what calls that had returned had taken is in use, block by block; of a call in flight, what it had
+//   - what calls that had returned had taken is in use, block by block; of a call in flight, what
+//   it had
 //     before it or what it has after it, whichever the headers said; everything else is free;
-//   - the index holds exactly what the headers say, in the lists of size and dirt, and a search finds all of
+//   - the index holds exactly what the headers say, in the lists of size and dirt, and a search
+//   finds all of
 //     it;
 //   - nothing is called zero that is not;
 //   - nobody waits for a vanished thread; and when everything is given back, one block remains.
@@ -45,7 +49,8 @@ class OpenRegion {
     }
     index_.attach(kUnits);
     for (unsigned level = 0; level < Manager::Index::levels_for(kUnits); ++level) {
-      index_.attach_level(level, table[Tables::table_of_level(level)], Tables::place_of_level(level, kUnits));
+      index_.attach_level(level, table[Tables::table_of_level(level)],
+                          Tables::place_of_level(level, kUnits));
     }
     index_.set_limit(kUnits);
     mapper_.attach(table[Tables::kRows], kUnits, Tables::kBeforeMapper, Tables::kRowWords);
@@ -76,7 +81,8 @@ class OpenRegion {
   coalescing::WordMapper mapper_;
 };
 
-using Sizes = std::array<std::size_t, kUnits>;  // of the blocks that begin at each unit; 0: none of interest
+// Of the blocks that begin at each unit; 0: none of interest
+using Sizes = std::array<std::size_t, kUnits>;
 
 // Calls that have returned are in `slots_` and `kept_`; calls in flight in `flights_`.
 template <unsigned kThreadCount, bool kRecovers = true>
@@ -92,7 +98,8 @@ class ForkWorld {
   }
   void thread(unsigned self) {
     for (const Step& step : scenario_.threads[self]) {
-      turns_.fetch_add_relaxed(1);  // between two calls: a step at which a fork finds the thread in neither
+      // Between two calls: a step at which a fork finds the thread in neither
+      turns_.fetch_add_relaxed(1);
       run(step, self);
     }
   }
@@ -120,7 +127,8 @@ class ForkWorld {
 
   void run(const Step& step, unsigned self) {
     Block& slot = slots_[step.slot];
-    const bool about_slot = step.call == Call::free || step.call == Call::grow || step.call == Call::shrink;
+    const bool about_slot =
+        step.call == Call::free || step.call == Call::grow || step.call == Call::shrink;
     // A step that the refusal of an earlier one has left without sense is left out.
     if (about_slot && !slot) return;
     if (step.call == Call::grow && step.units <= slot.size) return;
@@ -199,8 +207,9 @@ class ForkWorld {
     note(when);
     manager().walk([](Block block, BlockState state, bool dirty) {
       constexpr const char* kNames[] = {"none", "used", "free", "busy", "footer"};
-      const std::string text = std::string(dirty ? "dirty " : "") + kNames[static_cast<unsigned>(state)] +
-                               " block of " + std::to_string(block.size) + " at";
+      const std::string text = std::string(dirty ? "dirty " : "") +
+                               kNames[static_cast<unsigned>(state)] + " block of " +
+                               std::to_string(block.size) + " at";
       note(text.c_str(), block.first);
     });
   }
@@ -245,7 +254,8 @@ class ForkWorld {
       MODEL_CHECK(block.first == at);
       at = block.end();
       for (std::size_t u = block.first + 1; u < at; ++u) {
-        MODEL_CHECK(region_.state_at(u) != BlockState::kFree && region_.state_at(u) != BlockState::kUsed);
+        MODEL_CHECK(region_.state_at(u) != BlockState::kFree &&
+                    region_.state_at(u) != BlockState::kUsed);
       }
       const bool free = state == BlockState::kFree;
       MODEL_CHECK(free || state == BlockState::kUsed);
@@ -329,8 +339,10 @@ void expect_recovers(std::span<const Scenario> scenarios, unsigned preemptions) 
     if (walks(scenario)) continue;  // a walk leaves no traces
     for (const MemoryModel memory : {MemoryModel::pso, MemoryModel::views}) {
       const unsigned normal = memory == MemoryModel::views ? preemptions - 1 : preemptions;
-      const Options options{
-          .memory = memory, .preemptions = bound(normal, normal + 1), .max_steps = 20'000, .forks = true};
+      const Options options{.memory = memory,
+                            .preemptions = bound(normal, normal + 1),
+                            .max_steps = 20'000,
+                            .forks = true};
       expect_passed(scenario.name, options, explore_forks(scenario, options));
     }
   }
@@ -361,7 +373,11 @@ const Scenario kAlone[] = {
     {"shrink: beside a free block", 8, {take(A, 5)}, {{shrink(A, 1)}}},
     {"shrink: beside a block in use", 8, {take(A, 5), take(B, 3)}, {{shrink(A, 1), grow(A, 3)}}},
     {"purge: two blocks", 8, {take(A, 2), take(B, 1), take(C, 3), give(A), give(C)}, {{purge()}}},
-    {"purge: refused", 8, {take(A, 2), take(B, 1), take(C, 3), give(A), give(C)}, {{purge()}}, false},
+    {"purge: refused",
+     8,
+     {take(A, 2), take(B, 1), take(C, 3), give(A), give(C)},
+     {{purge()}},
+     false},
     {"tick: purges", 8, {take(A, 2), take(B, 1), give(A), tick(), give(B)}, {{tick(), tick()}}},
     {"extend: behind a free block", 4, {take(A, 2)}, {{extend(2), extend(1)}}},
     {"take all: every other block",

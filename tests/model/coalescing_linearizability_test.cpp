@@ -1,5 +1,5 @@
-// Programs drawn at random, each explored as the others are (coalescing_region.hpp): calls in combinations
-// that nobody thought of. Every history must be linearizable.
+// Programs drawn at random, each explored as the others are (coalescing_region.hpp): calls in
+// combinations that nobody thought of. Every history must be linearizable.
 #include <random>
 #include <string>
 
@@ -12,7 +12,8 @@ class Draw {
  public:
   explicit Draw(std::uint64_t seed) : random_(seed) {}
 
-  // `threads` threads of `calls` calls each over five to eight units, some of which are handed out at first.
+  // `threads` threads of `calls` calls each over five to eight units, some of which
+  // are handed out at first.
   Scenario scenario(unsigned threads, unsigned calls) {
     Scenario drawn{"", 5 + below(4), {}, {}, below(8) != 0};
     setup(drawn);
@@ -31,8 +32,8 @@ class Draw {
  private:
   unsigned below(unsigned bound) { return static_cast<unsigned>(random_() % bound); }
 
-  // Four blocks from the start on, as many as there is room for, one of them given back: a slot each, not in
-  // order.
+  // Four blocks from the start on, as many as there is room for, one of them given back: a
+  // slot each, not in order.
   void setup(Scenario& drawn) {
     std::size_t left = drawn.units;
     unsigned taken = 0;
@@ -59,7 +60,8 @@ class Draw {
         if (drawn.threads.empty()) return extend(1);
         [[fallthrough]];
       default:
-        return holds(slot, before, drawn) ? give(slot) : take(slot, 1 + below(4), below(4) == 0 ? 2 : 1);
+        return holds(slot, before, drawn) ? give(slot)
+                                          : take(slot, 1 + below(4), below(4) == 0 ? 2 : 1);
     }
   }
   // Does the slot hold a block if nothing is refused?
@@ -89,12 +91,14 @@ void expect_drawn_hold(unsigned threads, unsigned calls, unsigned scenarios, uns
     const Result result = explore_scenario(scenario, options);
     executions += result.executions;
     steps += result.steps;
-    ASSERT_FALSE(result.failed) << "scenario " << seed << ": " << result.message << "\n" << result.trace;
+    ASSERT_FALSE(result.failed) << "scenario " << seed << ": " << result.message << "\n"
+                                << result.trace;
     ASSERT_TRUE(result.complete);
   }
-  std::printf("  %u scenarios of %u threads with %u calls, %u preemptions: %llu executions, %llu steps\n",
-              scenarios, threads, calls, bound(preemptions, preemptions + 1),
-              static_cast<unsigned long long>(executions), static_cast<unsigned long long>(steps));
+  std::printf(
+      "  %u scenarios of %u threads with %u calls, %u preemptions: %llu executions, %llu steps\n",
+      scenarios, threads, calls, bound(preemptions, preemptions + 1),
+      static_cast<unsigned long long>(executions), static_cast<unsigned long long>(steps));
   EXPECT_GT(executions, scenarios);
 }
 

@@ -5,15 +5,17 @@
 
 namespace spanalloc::model {
 
-// D on [0, 5) and E on [5, 6), and in the word of unit 3 what is left of a header that said 4 units: who
-// comes to unit 3 before a new header is there leaps over E. Then `more` is done.
+// D on [0, 5) and E on [5, 6), and in the word of unit 3 what is left of a header that said 4
+// units: who comes to unit 3 before a new header is there leaps over E. Then `more` is done.
 inline std::vector<Step> with_old_header(std::initializer_list<Step> more) {
-  std::vector<Step> steps = {take(A, 3), take(B, 4), take(C, 1), give(B), give(A), take(D, 5), take(E, 1)};
+  std::vector<Step> steps = {take(A, 3), take(B, 4), take(C, 1), give(B),
+                             give(A),    take(D, 5), take(E, 1)};
   steps.insert(steps.end(), more);
   return steps;
 }
 
-// Pairs. Each region is laid out so that both calls want the same memory, or memory that must be merged.
+// Pairs. Each region is laid out so that both calls want the same memory, or
+// memory that must be merged.
 inline const Scenario kAllocatePairs[] = {
     {"allocate, allocate: room for both", 4, {}, {{take(A, 2)}, {take(B, 2)}}},
     {"allocate, allocate: room for one", 3, {}, {{take(A, 2)}, {take(B, 2)}}},
@@ -91,10 +93,16 @@ inline const Scenario kOtherPairs[] = {
     {"shrink, purge", 6, {take(A, 3), take(B, 3), give(B)}, {{purge()}, {shrink(A, 1)}}},
     {"shrink, extend", 3, {take(A, 3)}, {{extend(3)}, {shrink(A, 1)}}},
     {"shrink, walk", 8, with_old_header({}), {{shrink(D, 3)}, {walk()}}},
-    {"purge, purge", 6, {take(A, 2), take(B, 1), take(C, 2), give(A), give(C)}, {{purge()}, {purge()}}},
+    {"purge, purge",
+     6,
+     {take(A, 2), take(B, 1), take(C, 2), give(A), give(C)},
+     {{purge()}, {purge()}}},
     {"purge, tick", 4, {take(A, 4), give(A), tick()}, {{purge()}, {tick()}}},
     {"purge, extend", 4, {take(A, 4), give(A)}, {{purge()}, {extend(2)}}},
-    {"purge, walk", 6, {take(A, 2), take(B, 1), take(C, 2), give(A), give(C)}, {{purge()}, {walk()}}},
+    {"purge, walk",
+     6,
+     {take(A, 2), take(B, 1), take(C, 2), give(A), give(C)},
+     {{purge()}, {walk()}}},
     {"extend, walk", 3, {take(A, 2)}, {{extend(2), extend(1)}, {walk()}}},
 };
 

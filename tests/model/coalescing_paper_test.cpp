@@ -1,13 +1,15 @@
-// The checks of coalescing_region.hpp can fail: the paper's manager has the faults that they are there for
-// (Leite & Rocha, ISMM'19, section 4.4). And what the paper's manager and its tree do promise holds.
+// The checks of coalescing_region.hpp can fail: the paper's manager has the faults that
+// they are there for (Leite & Rocha, ISMM'19, section 4.4). And what the paper's manager
+// and its tree do promise holds.
 #include "coalescing_region.hpp"
 #include "pages/coalescing/leite_rocha/paper_manager.hpp"
 
 namespace spanalloc::model {
 namespace {
 
-/// The paper's three controller operations over an array: each takes effect in one compare-and-swap, so what
-/// goes wrong above it is the manager's doing. `kTorn`: takes a block by a load and a store, which is wrong.
+/// The paper's three controller operations over an array: each takes effect in one
+/// compare-and-swap, so what goes wrong above it is the manager's doing. `kTorn`: takes a block by
+/// a load and a store, which is wrong.
 template <bool kTorn>
 class SlotController {
  public:
@@ -54,14 +56,16 @@ class SlotController {
 
  private:
   // Ordered as the paper orders blocks: by size, then address.
-  static std::uint64_t word_of(Block block) { return std::uint64_t{block.size} << 32 | block.first; }
+  static std::uint64_t word_of(Block block) {
+    return std::uint64_t{block.size} << 32 | block.first;
+  }
   static Block block_of(std::uint64_t word) { return {word & UINT32_MAX, word >> 32}; }
 
   Atomic<std::uint64_t> slots_[kUnits];
 };
 
-/// A region of the paper's manager, for scenarios that only allocate and free. `kMayMiss`: its open problems,
-/// blocks refused that others hold and neighbours that miss each other, are no failures.
+/// A region of the paper's manager, for scenarios that only allocate and free. `kMayMiss`: its open
+/// problems, blocks refused that others hold and neighbours that miss each other, are no failures.
 template <class Controller, bool kRecursive, bool kMayMissSome>
 class PaperRegion {
  public:
@@ -102,7 +106,8 @@ class PaperRegion {
 using Slots = SlotController<false>;
 
 const Scenario kRoomForBoth = {"paper: room for both", 4, {}, {{take(A, 2)}, {take(B, 2)}}};
-const Scenario kNeighbours = {"paper: neighbours", 2, {take(A, 1), take(B, 1)}, {{give(A)}, {give(B)}}};
+const Scenario kNeighbours = {
+    "paper: neighbours", 2, {take(A, 1), take(B, 1)}, {{give(A)}, {give(B)}}};
 const Options kBounds{.memory = MemoryModel::pso, .preemptions = 2, .max_steps = 20'000};
 
 template <class Region>
@@ -111,14 +116,16 @@ void expect_scenario_finds(const Scenario& scenario, const char* what) {
 }
 
 TEST(CoalescingPaper, RefusesWhatAnotherIsSplitting) {
-  expect_scenario_finds<PaperRegion<Slots, false, false>>(kRoomForBoth, "the history is not linearizable");
+  expect_scenario_finds<PaperRegion<Slots, false, false>>(kRoomForBoth,
+                                                          "the history is not linearizable");
 }
 TEST(CoalescingPaper, MissesNeighboursFreedAtOnce) {
   expect_scenario_finds<PaperRegion<Slots, false, false>>(kNeighbours, "free && free_before");
   expect_scenario_finds<PaperRegion<Slots, true, false>>(kNeighbours, "free && free_before");
 }
 TEST(CoalescingPaper, ATornTakeHandsABlockOutTwice) {
-  expect_scenario_finds<PaperRegion<SlotController<true>, false, true>>(kRoomForBoth, "owner_[u] == 0");
+  expect_scenario_finds<PaperRegion<SlotController<true>, false, true>>(kRoomForBoth,
+                                                                        "owner_[u] == 0");
 }
 
 // The tree with its pool and epochs: retired nodes come back as soon as the epoch allows it.
@@ -143,14 +150,21 @@ struct Tree : coalescing::TreeController<Chunks, 64, 1, 2> {
 const Scenario kTreeScenarios[] = {
     {"tree: room for both", 4, {}, {{take(A, 2)}, {take(B, 2)}}},
     {"tree: neighbours", 4, {take(A, 2), take(B, 2)}, {{give(A)}, {give(B)}}},
-    {"tree: around free memory", 6, {take(A, 2), take(B, 2), take(C, 2), give(B)}, {{give(A)}, {give(C)}}},
-    {"tree: merge and take", 6, {take(A, 2), take(B, 2)}, {{give(A), take(C, 1)}, {take(D, 2), give(B)}}},
+    {"tree: around free memory",
+     6,
+     {take(A, 2), take(B, 2), take(C, 2), give(B)},
+     {{give(A)}, {give(C)}}},
+    {"tree: merge and take",
+     6,
+     {take(A, 2), take(B, 2)},
+     {{give(A), take(C, 1)}, {take(D, 2), give(B)}}},
 };
 TEST(CoalescingPaper, LosesAndDoublesNothing) {
   for (const Scenario& scenario : kTreeScenarios) {
     for (const MemoryModel memory : {MemoryModel::pso, MemoryModel::views}) {
       const unsigned normal = memory == MemoryModel::views ? 1 : 2;
-      const Options options{.memory = memory, .preemptions = bound(normal, normal + 1), .max_steps = 20'000};
+      const Options options{
+          .memory = memory, .preemptions = bound(normal, normal + 1), .max_steps = 20'000};
       expect_passed(scenario.name, options,
                     explore_scenario<PaperRegion<Tree, false, true>>(scenario, options));
       expect_passed(scenario.name, options,

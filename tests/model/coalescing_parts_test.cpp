@@ -4,7 +4,8 @@
 namespace spanalloc::model {
 namespace {
 
-// The registry alone: who looks between two readings that are called quiet finds nothing in anybody's hands.
+// The registry alone: who looks between two readings that are called quiet finds
+// nothing in anybody's hands.
 struct HoldsAgainstReading {
   static constexpr unsigned kThreads = 3;
   using Registry = coalescing::HoldRegistry<1>;
@@ -35,8 +36,8 @@ TEST(CoalescingParts, NobodyHoldsAnythingBetweenQuietReadings) {
   }
 }
 
-// The controller alone: whoever claims and gives back, at rest the index holds exactly the free blocks, each
-// in the list of its size and dirt.
+// The controller alone: whoever claims and gives back, at rest the index holds exactly the free
+// blocks, each in the list of its size and dirt.
 struct IndexAtRest {
   static constexpr unsigned kThreads = 3;
   using Index = coalescing::FreeIndex<1>;
@@ -68,7 +69,8 @@ struct IndexAtRest {
       std::size_t unit = controller.index().find(list, 0, hold);
       for (std::size_t expected = 0; expected < kUnits; ++expected) {
         const coalescing::BlockWord word = mapper.load(expected);
-        if (!word.is(BlockState::kFree) || Index::list_of(word.size(), word.dirty()) != list) continue;
+        if (!word.is(BlockState::kFree) || Index::list_of(word.size(), word.dirty()) != list)
+          continue;
         MODEL_CHECK(unit == expected);
         unit = controller.index().find(list, unit + 1, hold);
       }
@@ -82,8 +84,8 @@ TEST(CoalescingParts, AtRestTheIndexHoldsWhatIsFree) {
   }
 }
 
-// The index alone: summaries that an erased unit left behind are cleared by two searches while a unit below
-// them is entered again. Then a search from the top must find it.
+// The index alone: summaries that an erased unit left behind are cleared by two searches while a
+// unit below them is entered again. Then a search from the top must find it.
 struct SearchesAgainstInsert {
   static constexpr unsigned kThreads = 3;
   static constexpr unsigned kList = 1;
@@ -121,8 +123,8 @@ TEST(CoalescingParts, WhatIsEnteredStaysFindable) {
   }
 }
 
-// A search finds that the list has nothing and says so, while the range grows and what is new is entered:
-// behind the word that stood for all units when the search began.
+// A search finds that the list has nothing and says so, while the range grows and what is new is
+// entered: behind the word that stood for all units when the search began.
 struct SearchAgainstGrowth {
   static constexpr unsigned kThreads = 2;
   static constexpr unsigned kList = 1;
@@ -161,9 +163,9 @@ TEST(CoalescingParts, WhatIsEnteredIsFindableInARangeThatGrows) {
   }
 }
 
-// Index and registry together: while a search tidies the index up, what was entered may be unfindable for a
-// moment; but not for one who searches between two quiet readings. What is to be tidied up: the summaries, or
-// only the list.
+// Index and registry together: while a search tidies the index up, what was entered may be
+// unfindable for a moment; but not for one who searches between two quiet readings. What is to be
+// tidied up: the summaries, or only the list.
 template <bool kOnlyTheList>
 struct SearchBetweenQuietReadings {
   static constexpr unsigned kThreads = 2;
@@ -179,7 +181,8 @@ struct SearchBetweenQuietReadings {
     index.insert(kList, 4);
     index.erase(kList, 4);
     coalescing::Hold<Registry> hold(registry);
-    for (int level = 0; kOnlyTheList && level < 3; ++level) index.find(kList, 0, hold);  // each clears one
+    // Each clears one
+    for (int level = 0; kOnlyTheList && level < 3; ++level) index.find(kList, 0, hold);
   }
   void thread(unsigned self) {
     coalescing::Hold<Registry> hold(registry);
@@ -189,7 +192,8 @@ struct SearchBetweenQuietReadings {
     }
     index.insert(kList, 5);
     const Registry::Reading first = registry.read();
-    const bool found = index.next_list(0, Index::kLists) == kList && index.find(kList, 0, hold) == 5;
+    const bool found =
+        index.next_list(0, Index::kLists) == kList && index.find(kList, 0, hold) == 5;
     MODEL_CHECK(found || !Registry::quiet_between(first, registry.read()));
   }
   void at_rest() {}

@@ -1,14 +1,14 @@
-// Small regions of the coalescing managers under the checker: what the threads of a model do to them, and
-// what must be true then.
+// Small regions of the coalescing managers under the checker: what the threads of a model do to
+// them, and what must be true then.
 //
-// A Scenario says which blocks there are at first and which calls each thread makes. In every execution
-//   - no unit is in two blocks, and what one thread wrote into its units happens before the next one has
-//   them;
-//   - memory that is called zero is zero, and nothing is purged that somebody has;
-//   - at rest blocks tile the range, what is free is what nobody has, and a search finds all of it;
+// A Scenario says which blocks there are at first and which calls each thread
+// makes. In every execution
+//   - no unit is in two blocks, and what one thread wrote into its units happens before the next
+//   one has them; - memory that is called zero is zero, and nothing is purged that somebody has; -
+//   at rest blocks tile the range, what is free is what nobody has, and a search finds all of it;
 // and of the manager that ships, but not of the paper's,
-//   - the history is linearizable (block_history.hpp): nothing is refused that was there throughout;
-//   - at rest no two free neighbours are left.
+//   - the history is linearizable (block_history.hpp): nothing is refused that was there
+//   throughout; - at rest no two free neighbours are left.
 #pragma once
 
 #include <vector>
@@ -113,8 +113,8 @@ class Books {
   Plain<int> content_[kUnits];  // the units' bytes
 };
 
-// The manager that ships, as ScenarioWorld uses it. Two bits of each word used: eight units make three levels
-// of the index.
+// The manager that ships, as ScenarioWorld uses it. Two bits of each word used: eight units make
+// three levels of the index.
 class StaticRegion {
  public:
   static constexpr bool kMayMiss = false;
@@ -122,7 +122,9 @@ class StaticRegion {
   Books& books() { return books_; }
   std::size_t limit() const { return manager_.limit(); }
 
-  Allocation allocate(std::size_t size, std::size_t alignment) { return manager_.allocate(size, alignment); }
+  Allocation allocate(std::size_t size, std::size_t alignment) {
+    return manager_.allocate(size, alignment);
+  }
   bool free(std::size_t first) { return manager_.free(first); }
   auto grow(std::size_t first, std::size_t size) { return manager_.grow(first, size); }
   bool shrink(std::size_t first, std::size_t size) { return manager_.shrink(first, size); }
@@ -148,17 +150,20 @@ template <class Index>
 class IndexMemory {
  public:
   void give_to(Index& index) {
-    for (unsigned level = 0; level < kIndexLevels; ++level) index.attach_level(level, levels_[level]);
+    for (unsigned level = 0; level < kIndexLevels; ++level)
+      index.attach_level(level, levels_[level]);
     index.set_limit(kUnits);
   }
 
  private:
   static constexpr unsigned kIndexLevels = Index::levels_for(kUnits);
   alignas(
-      8) unsigned char levels_[kIndexLevels][Index::level_bytes(0, kUnits)] = {};  // level 0 is the largest
+      // Level 0 is the largest
+      8) unsigned char levels_[kIndexLevels][Index::level_bytes(0, kUnits)] = {};
 };
 
-// The scenario that ScenarioWorld runs: a world is made anew for every execution, and has no arguments.
+// The scenario that ScenarioWorld runs: a world is made anew for every
+// execution, and has no arguments.
 inline const Scenario* running_scenario = nullptr;
 
 template <class Region, unsigned kThreadCount>
@@ -176,8 +181,8 @@ class ScenarioWorld {
   }
   void thread(unsigned self) {
     for (const Step& step : scenario_.threads[self]) {
-      // A call begins when its thread first runs in it, not when the call before it has ended: the scheduler
-      // may leave a thread between two calls here.
+      // A call begins when its thread first runs in it, not when the call before it has ended: the
+      // scheduler may leave a thread between two calls here.
       turns_.fetch_add_relaxed(1);
       run(step, self);
     }
@@ -254,8 +259,8 @@ class ScenarioWorld {
     }
   }
 
-  // Blocks that nobody touches during the walk are visited once each, as what they are; and what is visited
-  // is in order and does not overlap.
+  // Blocks that nobody touches during the walk are visited once each, as what they are; and what is
+  // visited is in order and does not overlap.
   void walk() {
     std::uint64_t visited = 0;
     std::size_t at = 0;
@@ -339,12 +344,14 @@ Result explore_scenario(const Scenario& scenario, const Options& options) {
   }
 }
 
-/// Every execution within the bounds must be right. Where all accesses are sequentially consistent the
-/// memories differ only if something is not; `pso` allows whatever `tso` does.
-inline void expect_scenario_holds(const Scenario& scenario, unsigned preemptions, unsigned view_preemptions) {
+/// Every execution within the bounds must be right. Where all accesses are sequentially consistent
+/// the memories differ only if something is not; `pso` allows whatever `tso` does.
+inline void expect_scenario_holds(const Scenario& scenario, unsigned preemptions,
+                                  unsigned view_preemptions) {
   for (const MemoryModel memory : {MemoryModel::pso, MemoryModel::views}) {
     const unsigned normal = memory == MemoryModel::views ? view_preemptions : preemptions;
-    const Options options{.memory = memory, .preemptions = bound(normal, normal + 1), .max_steps = 20'000};
+    const Options options{
+        .memory = memory, .preemptions = bound(normal, normal + 1), .max_steps = 20'000};
     const Result result = explore_scenario(scenario, options);
     expect_passed(scenario.name, options, result);
   }

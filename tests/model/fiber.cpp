@@ -13,8 +13,8 @@ Fiber* arriving = nullptr;  // whose first frame is about to run
 
 #if defined(__x86_64__)
 
-// swapcontext() makes a system call at every switch, which would dominate the run time of the whole suite;
-// the System V ABI asks for no more than these six registers to survive a call.
+// swapcontext() makes a system call at every switch, which would dominate the run time of the whole
+// suite; the System V ABI asks for no more than these six registers to survive a call.
 extern "C" void spanalloc_model_switch(void** save_stack_pointer, void* load_stack_pointer);
 asm(R"(
 .text
@@ -53,10 +53,11 @@ void Fiber::first_frame() {
 
 void Fiber::prepare(void (*entry)(unsigned), unsigned argument) {
   if (stack_ == nullptr) {
-    stack_ = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                  -1, 0);
+    stack_ = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack_ == MAP_FAILED) std::abort();
-    mprotect(stack_, 4096, PROT_NONE);  // an overflow stops here; without the guard page it only stops later
+    // An overflow stops here; without the guard page it only stops later
+    mprotect(stack_, 4096, PROT_NONE);
   }
   entry_ = entry;
   argument_ = argument;

@@ -11,8 +11,9 @@ namespace spanalloc::model {
 
 /// A place that execution can be switched away from and back to.
 ///
-/// A fiber that is abandoned half-way (its execution found a failure) is simply prepared again: its stack is
-/// reused without being unwound, so what runs on it must not own anything but stack memory.
+/// A fiber that is abandoned half-way (its execution found a failure) is simply prepared
+/// again: its stack is reused without being unwound, so what runs on it must not own
+/// anything but stack memory.
 class Fiber {
  public:
   Fiber() = default;

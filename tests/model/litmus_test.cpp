@@ -1,5 +1,5 @@
-// The checker checked: classic litmus tests whose outcomes are known, each expected to be found or refused.
-// A litmus "failure" is the relaxed outcome that the memory model in question allows.
+// The checker checked: classic litmus tests whose outcomes are known, each expected to be found or
+// refused. A litmus "failure" is the relaxed outcome that the memory model in question allows.
 #include "base/atomic.hpp"
 #include "model_test.hpp"
 
@@ -42,7 +42,8 @@ struct StoreBuffering {
 };
 
 TEST(Litmus, StoreBufferingNeedsStoreBuffers) {
-  EXPECT_HOLDS(StoreBuffering<Access::relaxed>, {.memory = MemoryModel::interleaving, .preemptions = 4});
+  EXPECT_HOLDS(StoreBuffering<Access::relaxed>,
+               {.memory = MemoryModel::interleaving, .preemptions = 4});
   EXPECT_HOLDS(StoreBuffering<Access::release_acquire>,
                {.memory = MemoryModel::interleaving, .preemptions = 4});
 }
@@ -92,8 +93,8 @@ TEST(Litmus, MessagePassing) {
   }
 }
 
-// Message passing where only the reader's half is too weak: loads may be reordered, which store buffers of
-// the writer cannot show.
+// Message passing where only the reader's half is too weak: loads may be reordered, which store
+// buffers of the writer cannot show.
 struct MessagePassingLazyReader {
   static constexpr unsigned kThreads = 2;
   Atomic<int> data;
@@ -132,7 +133,8 @@ struct TwoPlusTwoWrites {
 TEST(Litmus, TwoPlusTwoWrites) {
   EXPECT_FINDS(TwoPlusTwoWrites<Access::relaxed>, "cells", {.memory = MemoryModel::pso});
   EXPECT_HOLDS(TwoPlusTwoWrites<Access::relaxed>, {.memory = MemoryModel::tso, .preemptions = 4});
-  EXPECT_HOLDS(TwoPlusTwoWrites<Access::release_acquire>, {.memory = MemoryModel::pso, .preemptions = 4});
+  EXPECT_HOLDS(TwoPlusTwoWrites<Access::release_acquire>,
+               {.memory = MemoryModel::pso, .preemptions = 4});
 }
 
 // Independent reads of independent writes: do two readers disagree about the order of two writers?
@@ -148,11 +150,14 @@ struct IndependentReads {
     first[reader] = read(cells[reader], kAccess);
     second[reader] = read(cells[1 - reader], kAccess);
   }
-  void at_rest() { MODEL_CHECK(!(first[0] == 1 && second[0] == 0 && first[1] == 1 && second[1] == 0)); }
+  void at_rest() {
+    MODEL_CHECK(!(first[0] == 1 && second[0] == 0 && first[1] == 1 && second[1] == 0));
+  }
 };
 
 TEST(Litmus, IndependentReads) {
-  EXPECT_HOLDS(IndependentReads<Access::release_acquire>, {.memory = MemoryModel::tso, .preemptions = 3});
+  EXPECT_HOLDS(IndependentReads<Access::release_acquire>,
+               {.memory = MemoryModel::tso, .preemptions = 3});
   EXPECT_FINDS(IndependentReads<Access::release_acquire>, "first", {.memory = MemoryModel::views});
   EXPECT_HOLDS(IndependentReads<Access::seq_cst>, {.memory = MemoryModel::views, .preemptions = 3});
 }
@@ -203,7 +208,8 @@ TEST(Litmus, LostUpdate) {
   }
 }
 
-// The race detector: data handed over by a flag, with and without the orders that make it a hand-over.
+// The race detector: data handed over by a flag, with and without the orders
+// that make it a hand-over.
 template <bool kRelease, bool kAcquire>
 struct HandOver {
   static constexpr unsigned kThreads = 2;
@@ -234,7 +240,8 @@ TEST(Litmus, DataRace) {
   }
 }
 
-// A read-modify-write by a third thread, even a relaxed one, continues the release sequence; a store ends it.
+// A read-modify-write by a third thread, even a relaxed one, continues the release
+// sequence; a store ends it.
 template <bool kUpdate>
 struct ReleaseSequence {
   static constexpr unsigned kThreads = 3;
@@ -361,7 +368,8 @@ TEST(Litmus, PreemptionBound) {
   EXPECT_FINDS(NeedsTwoPreemptions, "12", {.preemptions = 2});
 }
 
-// The counts themselves: two threads of two visible operations interleave in 6 ways, three of one in 6.
+// The counts themselves: two threads of two visible operations interleave in 6
+// ways, three of one in 6.
 template <unsigned kCount, unsigned kSteps>
 struct Interleavings {
   static constexpr unsigned kThreads = kCount;
@@ -394,7 +402,8 @@ struct ForkFinds {
 };
 
 TEST(Litmus, AForkFindsEveryStateOfMemory) {
-  for (const MemoryModel memory : {MemoryModel::interleaving, MemoryModel::pso, MemoryModel::views}) {
+  for (const MemoryModel memory :
+       {MemoryModel::interleaving, MemoryModel::pso, MemoryModel::views}) {
     const Options options{.memory = memory, .forks = true};
     expect_finds<ForkFinds<0, 0>>("ForkFinds<0, 0>", options, "x.load");
     expect_finds<ForkFinds<1, 0>>("ForkFinds<1, 0>", options, "x.load");
@@ -414,7 +423,8 @@ struct ForkFindsBothHalfWay {
   }
   void at_rest() {
     bool both = true;
-    for (auto& pair : cells) both = both && pair[0].load_relaxed() == 1 && pair[1].load_relaxed() == 0;
+    for (auto& pair : cells)
+      both = both && pair[0].load_relaxed() == 1 && pair[1].load_relaxed() == 0;
     MODEL_CHECK(!both);
   }
 };
@@ -430,7 +440,8 @@ struct ForkLoses {
   static constexpr unsigned kThreads = 1;
   Atomic<int> x;
   Atomic<int> y;
-  bool stored = false;  // not in the modelled memory: true in the child if both stores had been executed
+  // Not in the modelled memory: true in the child if both stores had been executed
+  bool stored = false;
   void thread(unsigned) {
     x.store_relaxed(1);
     y.store_relaxed(1);

@@ -67,7 +67,8 @@ Memory::Variable& Memory::find(const void* cell) {
   if (variables_.size() * 2 > table_.size()) {
     table_.assign(table_.size() * 2, 0);
     for (const Variable& v : variables_) {
-      slot = (reinterpret_cast<std::uintptr_t>(v.cell) * 0x9e3779b97f4a7c15u >> 40) & (table_.size() - 1);
+      slot = (reinterpret_cast<std::uintptr_t>(v.cell) * 0x9e3779b97f4a7c15u >> 40) &
+             (table_.size() - 1);
       while (table_[slot] != 0) slot = (slot + 1) & (table_.size() - 1);
       table_[slot] = v.number + 1;
     }
@@ -137,12 +138,12 @@ Clock Memory::release_clock(unsigned thread) {
   return published;
 }
 
-// --- store buffers -----------------------------------------------------------------------------------------
+// --- store buffers -------------------------------------------------------------------------------
 
 std::size_t Memory::first_pending(unsigned thread, const Variable& v) const {
   const auto& buffer = threads_[thread].buffer;
-  const auto found =
-      std::find_if(buffer.begin(), buffer.end(), [&](const Pending& p) { return p.variable == &v; });
+  const auto found = std::find_if(buffer.begin(), buffer.end(),
+                                  [&](const Pending& p) { return p.variable == &v; });
   return static_cast<std::size_t>(found - buffer.begin());
 }
 
@@ -166,7 +167,8 @@ void Memory::arrive(unsigned thread, std::size_t index) {
   write_memory(pending.cell, pending.bytes, pending.value, thread);
 }
 
-// A store leaves its buffer only after those it may not overtake. `index` is the first one to its variable.
+// A store leaves its buffer only after those it may not overtake. `index` is the
+// first one to its variable.
 void Memory::arrive_with_predecessors(unsigned thread, std::size_t index) {
   const unsigned bit = 1u << thread;
   arriving_ |= bit;
@@ -181,8 +183,8 @@ void Memory::arrive_with_predecessors(unsigned thread, std::size_t index) {
   arriving_ &= ~bit;
 }
 
-// Asks which of the stores pending to this variable have arrived by now. A thread whose buffer is being
-// flushed is left alone: its next store in line is what the caller is about to let arrive.
+// Asks which of the stores pending to this variable have arrived by now. A thread whose buffer is
+// being flushed is left alone: its next store in line is what the caller is about to let arrive.
 void Memory::settle(const Variable& v) {
   for (;;) {
     std::array<unsigned, kMaxThreads> candidates{};
@@ -256,7 +258,7 @@ void Memory::fork() {
   }
 }
 
-// --- views -------------------------------------------------------------------------------------------------
+// --- views ---------------------------------------------------------------------------------------
 
 void Memory::first_message(Variable& v, unsigned bytes) {
   if (v.messages.empty()) v.messages.push_back({read_cell(v.cell, bytes), {}, {}});
@@ -268,7 +270,8 @@ std::uint64_t Memory::load_view(Thread& thread, Variable& v, unsigned bytes, Ord
   std::uint32_t& floor = at(thread.view, v.number);
   if (order == Order::seq_cst) floor = std::max(floor, v.seq_cst_floor);
   std::uint32_t age = 0;
-  if (newest != floor && stale_loads_ < options_.stale_loads) age = host_.choose(newest - floor + 1);
+  if (newest != floor && stale_loads_ < options_.stale_loads)
+    age = host_.choose(newest - floor + 1);
   if (age != 0) {
     ++stale_loads_;
     if (host_.tracing()) host_.trace("     ~ the next load sees a value %u stores old", age);
@@ -294,7 +297,7 @@ bool Memory::catch_up(unsigned thread) {
   return moved;
 }
 
-// --- operations --------------------------------------------------------------------------------------------
+// --- operations ----------------------------------------------------------------------------------
 
 std::uint64_t Memory::load(unsigned thread, const void* cell, unsigned bytes, Order order) {
   Variable& v = variable(cell);
@@ -351,21 +354,23 @@ std::uint64_t Memory::read_for_update(unsigned thread, void* cell, unsigned byte
     }
     settle(v);  // this thread's own have arrived
   } else if (views()) {
-    // A read-modify-write acts on the newest value, as every machine does it: its cache line is here.
+    // A read-modify-write acts on the newest value, as every machine does
+    // it: its cache line is here.
     first_message(v, bytes);
     at(threads_[thread].view, v.number) = static_cast<std::uint32_t>(v.messages.size() - 1);
   }
   return read_cell(cell, bytes);
 }
 
-void Memory::write_update(unsigned thread, void* cell, unsigned bytes, std::uint64_t value, Order order) {
+void Memory::write_update(unsigned thread, void* cell, unsigned bytes, std::uint64_t value,
+                          Order order) {
   Variable& v = variable(cell);
   Thread& self = threads_[thread];
   if (host_.tracing())
-    host_.trace("T%u  update %s of %s: 0x%" PRIx64 " -> 0x%" PRIx64, thread, name_of(order), label(v),
-                read_cell(cell, bytes), value);
-  // What a reader learns from this value includes what it would have learned from the one before: the release
-  // sequence goes on through read-modify-writes.
+    host_.trace("T%u  update %s of %s: 0x%" PRIx64 " -> 0x%" PRIx64, thread, name_of(order),
+                label(v), read_cell(cell, bytes), value);
+  // What a reader learns from this value includes what it would have learned from the one before:
+  // the release sequence goes on through read-modify-writes.
   const Clock before = v.clock;
   View view;
   if (views()) {
@@ -390,7 +395,8 @@ void Memory::keep(unsigned thread, void* cell, unsigned bytes, Order order) {
   if (host_.tracing())
     host_.trace("T%u  update %s of %s fails at 0x%" PRIx64, thread, name_of(order), label(v),
                 read_cell(cell, bytes));
-  if (is_acquire(order)) acquire(threads_[thread], v.clock, views() ? &v.messages.back().view : nullptr);
+  if (is_acquire(order))
+    acquire(threads_[thread], v.clock, views() ? &v.messages.back().view : nullptr);
   if (views()) threads_[thread].read_since_spin.push_back(&v);
 }
 

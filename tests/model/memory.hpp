@@ -1,9 +1,10 @@
 // What the machine's memory may do: store buffers, stale reads and happens-before.
 //
-// Store buffers are flushed lazily. A buffered store matters only once somebody else looks at its variable or
-// overwrites it, so that is when the model asks how many of the pending stores have arrived by now; every
-// execution with eager flushes is equivalent to one in which each flush is postponed to that moment (flushes
-// commute with all operations on other variables). This explores the same behaviours with far fewer choices.
+// Store buffers are flushed lazily. A buffered store matters only once somebody else looks at its
+// variable or overwrites it, so that is when the model asks how many of the pending stores have
+// arrived by now; every execution with eager flushes is equivalent to one in which each flush is
+// postponed to that moment (flushes commute with all operations on other variables). This explores
+// the same behaviours with far fewer choices.
 #pragma once
 
 #include <array>
@@ -44,8 +45,8 @@ class Memory {
   /// Names of this execution's variables: names survive executions, not explorations.
   void name(const void* cell, const char* name);
 
-  /// Records that `thread` is about to use `cell`. True when other threads use it too (and somebody writes
-  /// it): then this is a point where the order of threads matters.
+  /// Records that `thread` is about to use `cell`. True when other threads use it too (and somebody
+  /// writes it): then this is a point where the order of threads matters.
   bool announce(unsigned thread, const void* cell, bool write);
   /// True once an execution has shown a variable to be shared that earlier ones took for private.
   bool learned_sharing() const { return learned_; }
@@ -63,14 +64,15 @@ class Memory {
 
   /// All pending stores arrive. False when there were none.
   bool drain_all();
-  /// A fork: of the pending stores some have arrived, as far as they may overtake each other; the others
-  /// never will.
+  /// A fork: of the pending stores some have arrived, as far as they may overtake each
+  /// other; the others never will.
   void fork();
-  /// A kernel takes a thread off its CPU, and gives it to another one, which sees all that was done there.
+  /// A kernel takes a thread off its CPU, and gives it to another one, which sees
+  /// all that was done there.
   void leave_cpu(unsigned thread, unsigned cpu);
   void enter_cpu(unsigned thread, unsigned cpu);
-  /// A spinning thread does not read the same stale value for ever: what it read since it last spun catches
-  /// up. True when that gave it something new to read.
+  /// A spinning thread does not read the same stale value for ever: what it read since it last spun
+  /// catches up. True when that gave it something new to read.
   bool catch_up(unsigned thread);
 
  private:
@@ -90,7 +92,8 @@ class Memory {
     Clock clock{};  // what an acquire load of the value in memory learns
     std::vector<Message> messages;
     std::uint32_t seq_cst_floor = 0;
-    std::uint8_t last_writer = 0;  // plain variables: epoch of the last write, clocks of the last reads
+    // Plain variables: epoch of the last write, clocks of the last reads
+    std::uint8_t last_writer = 0;
     std::uint32_t write_epoch = 0;
     Clock read_epochs{};
     bool shared() const { return (users & (users - 1)) != 0 && writers != 0; }
@@ -110,7 +113,9 @@ class Memory {
     std::vector<Variable*> read_since_spin;
   };
 
-  bool buffered() const { return options_.memory == MemoryModel::tso || options_.memory == MemoryModel::pso; }
+  bool buffered() const {
+    return options_.memory == MemoryModel::tso || options_.memory == MemoryModel::pso;
+  }
   bool views() const { return options_.memory == MemoryModel::views; }
   Variable& variable(const void* cell);
   Variable& find(const void* cell);

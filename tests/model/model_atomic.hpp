@@ -1,9 +1,9 @@
-// The model checker's stand-in for base/atomic.hpp: the same class template with the same operations, each of
-// which asks the running exploration what happens.
+// The model checker's stand-in for base/atomic.hpp: the same class template with the same
+// operations, each of which asks the running exploration what happens.
 //
-// An Atomic<T> here is as large and as aligned as T, so that production structs keep their layout; what the
-// model knows about a variable (who has read and written it, its clocks, its older values) stands in a side
-// table keyed by address.
+// An Atomic<T> here is as large and as aligned as T, so that production structs keep their layout;
+// what the model knows about a variable (who has read and written it, its clocks, its older values)
+// stands in a side table keyed by address.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace spanalloc::model {
 
 enum class Order : std::uint8_t { relaxed, acquire, release, acq_rel, seq_cst };
 
-/// True while a thread of an exploration runs. Everybody else (constructors, checks at rest) acts on memory
-/// directly.
+/// True while a thread of an exploration runs. Everybody else (constructors, checks at rest)
+/// acts on memory directly.
 inline bool modelled = false;
 /// How often they may read before that counts as an endless loop.
 inline std::uint64_t loads_left = UINT64_MAX;
@@ -26,7 +26,8 @@ inline std::uint64_t loads_left = UINT64_MAX;
 // One operation of the running thread on `bytes` bytes at `cell`.
 std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order);
 void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order);
-// A read-modify-write is read_for_update, then exactly one of write_update and keep; nothing comes between.
+// A read-modify-write is read_for_update, then exactly one of write_update and
+// keep; nothing comes between.
 std::uint64_t atomic_read_for_update(void* cell, unsigned bytes, Order order);
 void atomic_write_update(void* cell, unsigned bytes, std::uint64_t value, Order order);
 void atomic_keep(void* cell, unsigned bytes, Order order);
@@ -60,7 +61,9 @@ class Atomic {
   T load_relaxed() const noexcept { return load(Order::relaxed); }
   T load_acquire() const noexcept { return load(Order::acquire); }
   T load_seq_cst() const noexcept { return load(Order::seq_cst); }
-  std::uint8_t load_low_byte_relaxed() const noexcept { return static_cast<std::uint8_t>(load_relaxed()); }
+  std::uint8_t load_low_byte_relaxed() const noexcept {
+    return static_cast<std::uint8_t>(load_relaxed());
+  }
 
   void store_relaxed(T value) noexcept { store(value, Order::relaxed); }
   void store_release(T value) noexcept { store(value, Order::release); }
@@ -175,9 +178,9 @@ class Atomic {
 
 /// A variable that is not atomic, watched for data races.
 ///
-/// Two accesses by different threads, at least one a write, must be ordered by a chain of release and acquire
-/// operations (happens-before, kept as vector clocks); otherwise the execution fails. So a missing acquire or
-/// release is reported even where the values happen to come out right.
+/// Two accesses by different threads, at least one a write, must be ordered by a chain of release
+/// and acquire operations (happens-before, kept as vector clocks); otherwise the execution fails.
+/// So a missing acquire or release is reported even where the values happen to come out right.
 template <class T>
 class Plain {
  public:

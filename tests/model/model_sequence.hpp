@@ -1,5 +1,5 @@
-// The model checker's stand-in for os/rseq.hpp: the same functions, step by step, on the CPUs of the running
-// exploration. With one of `faults` they are what they must not be.
+// The model checker's stand-in for os/rseq.hpp: the same functions, step by step, on the CPUs of
+// the running exploration. With one of `faults` they are what they must not be.
 #pragma once
 
 #include <csetjmp>
@@ -36,8 +36,8 @@ inline volatile SequenceArea& sequence_area() {
   static volatile SequenceArea area;
   return area;
 }
-/// Where the running thread is; with `look_once_where_they_run` where it was when it last came out of a
-/// sequence.
+/// Where the running thread is; with `look_once_where_they_run` where it was when it
+/// last came out of a sequence.
 inline unsigned sequence_cpu(const volatile SequenceArea&) {
   return model::faults.look_once_where_they_run ? model::last_seen_cpu() : model::this_cpu();
 }
@@ -55,7 +55,8 @@ bool run_sequence(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t de
   if (!model::faults.are_not_restarted) model::begin_sequence(exit);
   bool done = false;
   // Acquire, as all loads of x86 are.
-  if (model::this_cpu() == cpu && (!looks || model::atomic_load(word, 8, model::Order::acquire) == seen)) {
+  if (model::this_cpu() == cpu &&
+      (!looks || model::atomic_load(word, 8, model::Order::acquire) == seen)) {
     // Others may come between any two instructions.
     (void)model::atomic_load(word, 8, model::Order::relaxed);
     moves();

@@ -1,9 +1,10 @@
-// The known traps: naive span protocols, as one first writes them, each with the failure that the checker
-// must find in it. Every model of a production protocol runs the ones of its subject first, so that a checker
-// which could not see such a failure cannot approve of the production code either.
+// The known traps: naive span protocols, as one first writes them, each with the failure
+// that the checker must find in it. Every model of a production protocol runs the ones of
+// its subject first, so that a checker which could not see such a failure cannot approve of
+// the production code either.
 //
-// The naive span keeps its books apart: a count of blocks freed by the owner, a count freed by others, a
-// state with an epoch, and lists beside all that.
+// The naive span keeps its books apart: a count of blocks freed by the owner, a count freed by
+// others, a state with an epoch, and lists beside all that.
 #pragma once
 
 #include <cstdint>
@@ -62,10 +63,10 @@ struct NaiveSet {
   }
 };
 
-// --- Remote free list --------------------------------------------------------------------------------------
+// --- Remote free list ----------------------------------------------------------------------------
 
-// Count and list of remote frees are two variables: the owner believes the count and takes a list that is
-// shorter, then writes the blocks off.
+// Count and list of remote frees are two variables: the owner believes the count and takes a list
+// that is shorter, then writes the blocks off.
 struct CountBesideTheList {
   static constexpr unsigned kThreads = 3;
   Atomic<std::uint32_t> count;
@@ -125,17 +126,19 @@ struct CountServesAsTag {
     if (first != 0) push(first);
   }
   void at_rest() {
-    for (auto b = static_cast<std::uint32_t>(list.load_relaxed()); b != 0; b = links[b].load_relaxed()) {
+    for (auto b = static_cast<std::uint32_t>(list.load_relaxed()); b != 0;
+         b = links[b].load_relaxed()) {
       MODEL_CHECK(!held[b]);
     }
   }
 };
 
-// --- Span states with eager return -------------------------------------------------------------------------
+// --- Span states with eager return ---------------------------------------------------------------
 
-// "Empty" is an owner-only count plus a remote count, read at different times without a fence: the owner's
-// last free and the remote last free each miss the other's. This is Dekker's pattern; interleavings alone do
-// not show it, because in every interleaving one of the two comes last and sees both.
+// "Empty" is an owner-only count plus a remote count, read at different times without a fence:
+// the owner's last free and the remote last free each miss the other's. This is Dekker's
+// pattern; interleavings alone do not show it, because in every interleaving one of the two
+// comes last and sees both.
 struct CountsApart : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
   void thread(unsigned self) {
@@ -148,8 +151,8 @@ struct CountsApart : PooledOnce {
   }
 };
 
-// A free that crosses "reusable" and "empty" at once bumps the epoch in the first transition and fails the
-// second with the old one.
+// A free that crosses "reusable" and "empty" at once bumps the epoch in the first transition and
+// fails the second with the old one.
 struct CrossesTwoEvents : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
   NaiveSet set;
@@ -165,7 +168,8 @@ struct CrossesTwoEvents : PooledOnce {
   }
 };
 
-// The epoch starts anew when a span leaves the pool: a slow freer of its former life frees it again.
+// The epoch starts anew when a span leaves the pool: a slow freer of its
+// former life frees it again.
 struct EpochForgottenInPool {
   static constexpr unsigned kThreads = 2;
   static constexpr std::uint32_t kCapacity = 2;
@@ -176,14 +180,15 @@ struct EpochForgottenInPool {
     span.remote_frees.fetch_add_acq_rel(1);
     if (span.frees() != kCapacity || !span.transition(seen, kFree)) return;
     MODEL_CHECK(!in_use_again);
-    span.remote_frees.store_relaxed(0);  // straight through the pool, into the hands of another thread
+    // Straight through the pool, into the hands of another thread
+    span.remote_frees.store_relaxed(0);
     span.epoch.store_release(Epoch{0, kNearlyFull});
     in_use_again = true;
   }
   void at_rest() {}
 };
 
-// --- Reusable set ------------------------------------------------------------------------------------------
+// --- Reusable set --------------------------------------------------------------------------------
 
 // Making a span reusable and linking it into the set are two steps; the last free comes between.
 struct ReusableThenLinked {
@@ -241,17 +246,18 @@ struct SharedLink {
       do {
         next[1].store_relaxed(top);
       } while (!pool_top.compare_exchange_weak_acq_rel(top, 1));
-    } else if (claimed.load_acquire() == 1) {  // the owner sees a claimed span in its set and drops it
+    } else if (claimed.load_acquire() ==
+               1) {  // the owner sees a claimed span in its set and drops it
       next[1].store_relaxed(0);
     }
   }
   void at_rest() { MODEL_CHECK(pool_top.load_relaxed() == 1 && next[1].load_relaxed() == 2); }
 };
 
-// --- Adoption ----------------------------------------------------------------------------------------------
+// --- Adoption ------------------------------------------------------------------------------------
 
-// Adoption changes the epoch; the last freer comes with a stale one, fails its transition, and nobody tries
-// again.
+// Adoption changes the epoch; the last freer comes with a stale one, fails its
+// transition, and nobody tries again.
 struct StaleEpochAfterAdoption : PooledOnce {
   static constexpr std::uint32_t kCapacity = 1;
   void thread(unsigned self) {
@@ -277,16 +283,18 @@ struct PutToOldOwner {
       if (span.transition(Epoch{0, kNearlyFull}, kPartial)) sets[owner].put();
     } else {
       std::uint32_t dead = 1;
-      if (span.owner.compare_exchange_strong_acq_rel(dead, 2) && span.state() == kPartial) sets[2].put();
+      if (span.owner.compare_exchange_strong_acq_rel(dead, 2) && span.state() == kPartial)
+        sets[2].put();
     }
   }
   void at_rest() { MODEL_CHECK(span.state() != kPartial || sets[2].links.load_relaxed() == 1); }
 };
 
 // --- Termination, and leaving a current span
-// -------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
-// The end of a thread turns its current span into a nearly full one without looking whether it is empty.
+// The end of a thread turns its current span into a nearly full one without
+// looking whether it is empty.
 struct TerminateForgetsEmptyHot : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
   TerminateForgetsEmptyHot() {
@@ -306,8 +314,9 @@ struct TerminateForgetsEmptyHot : PooledOnce {
   }
 };
 
-// The owner finds no remote frees, then makes its full current span nearly full. A remote free in between
-// sees "hot" and does nothing: the span has a free block, is nearly full, and no event follows.
+// The owner finds no remote frees, then makes its full current span nearly full. A
+// remote free in between sees "hot" and does nothing: the span has a free block, is
+// nearly full, and no event follows.
 struct FreeBetweenRefillAndFloating {
   static constexpr unsigned kThreads = 2;
   static constexpr std::uint32_t kCapacity = 2;

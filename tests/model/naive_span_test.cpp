@@ -1,11 +1,12 @@
-// Every known trap of span protocols is found by the checker; and the one that needs store buffers is not
-// found without them.
+// Every known trap of span protocols is found by the checker; and the one that needs store buffers
+// is not found without them.
 #include "naive_span.hpp"
 
 namespace spanalloc::model {
 namespace {
 
-// The difference that makes store buffers necessary: all interleavings of the naive emptiness check are fine.
+// The difference that makes store buffers necessary: all interleavings of the naive
+// emptiness check are fine.
 TEST(NaiveSpan, TheLostEmptySpanNeedsStoreBuffers) {
   EXPECT_HOLDS(naive::CountsApart, {.memory = MemoryModel::interleaving, .preemptions = 100});
   EXPECT_FINDS(naive::CountsApart, "in_pool", {.memory = MemoryModel::tso});

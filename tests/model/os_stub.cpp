@@ -1,6 +1,6 @@
-// The kernel contract and thread lifecycle as far as engines need them inside a model: memory comes from
-// fixed ranges, at the same addresses in every execution; waiting is a yield to the checker; an error is a
-// failure.
+// The kernel contract and thread lifecycle as far as engines need them inside a model: memory
+// comes from fixed ranges, at the same addresses in every execution; waiting is a yield to the
+// checker; an error is a failure.
 #include "os_stub.hpp"
 
 #include <sys/mman.h>
@@ -32,8 +32,8 @@ unsigned cpus = 1;
 
 void ensure_range() {
   if (range != nullptr) return;
-  void* p =
-      mmap(nullptr, kRangeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, kRangeBytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) std::abort();
   range = static_cast<char*>(p);
 }
@@ -47,13 +47,13 @@ void* take(std::size_t& offset, std::size_t end, std::size_t bytes, std::size_t 
   return range + first;
 }
 
-// A range at a multiple of more than the range above is large: one, the same in every execution. Only its
-// first part is ever used; the rest of the alignment is address space.
+// A range at a multiple of more than the range above is large: one, the same in every execution.
+// Only its first part is ever used; the rest of the alignment is address space.
 void* take_aligned(std::size_t bytes, std::size_t alignment) {
   if (bytes > kRangeBytes) return nullptr;
   if (aligned_range == nullptr) {
-    void* p =
-        mmap(nullptr, alignment + kRangeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = mmap(nullptr, alignment + kRangeBytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) std::abort();
     aligned_range = pointer_to<char>(align_up(address_of(p), alignment));
     if (mprotect(aligned_range, kUsedOfAligned, PROT_READ | PROT_WRITE) != 0) std::abort();
@@ -163,14 +163,16 @@ std::uint64_t random_bits() {
 std::uint64_t now_ms() {
   return 0;
 }
-std::uint64_t option_number(const char* name, std::uint64_t, std::uint64_t, std::uint64_t fallback) {
+std::uint64_t option_number(const char* name, std::uint64_t, std::uint64_t,
+                            std::uint64_t fallback) {
   return std::strcmp(name, "RSEQ") == 0 ? 1 : fallback;
 }
 
 void* reserve(std::size_t bytes, std::size_t alignment) {
-  void* p = alignment > model::kRangeBytes
-                ? model::take_aligned(bytes, alignment)
-                : model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
+  void* p =
+      alignment > model::kRangeBytes
+          ? model::take_aligned(bytes, alignment)
+          : model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
   if (model::first_range == 0) {
     model::first_range = address_of(p);
     model::first_range_bytes = p == nullptr ? 0 : bytes;

@@ -1,5 +1,5 @@
-// The scalloc engine under the checker: remote free list, states with eager return, reusable set, adoption,
-// thread termination. Each subject first finds its known traps in naive variants.
+// The scalloc engine under the checker: remote free list, states with eager return, reusable set,
+// adoption, thread termination. Each subject first finds its known traps in naive variants.
 #include "naive_span.hpp"
 #include "scalloc_world.hpp"
 
@@ -9,9 +9,10 @@ namespace {
 using World = ScallocWorld<>;
 using SuspectWorld = ScallocWorld<ModelScallocSuspects>;  // few free blocks: floating, not reusable
 
-// --- Remote free list --------------------------------------------------------------------------------------
+// --- Remote free list ----------------------------------------------------------------------------
 
-// Others free into a full hot span while its owner allocates: from the remote list, or from a new span.
+// Others free into a full hot span while its owner allocates: from the remote
+// list, or from a new span.
 template <unsigned kOthers>
 struct RemoteFreesIntoHotSpan : World {
   static constexpr unsigned kThreads = 1 + kOthers;
@@ -41,7 +42,7 @@ TEST(ScallocSpan, RemoteFreeList) {
   EXPECT_HOLDS_EVERYWHERE(IntoHotSpanByTwo, 3, 2);
 }
 
-// --- Span states with eager return -------------------------------------------------------------------------
+// --- Span states with eager return ---------------------------------------------------------------
 
 // A full span floats; its owner and others free its blocks until it is empty.
 template <class Base, unsigned kFreers>
@@ -68,7 +69,8 @@ using OwnerAndTwo = LastFrees<World, 3>;
 using OwnerAndOneHidden = LastFrees<SuspectWorld, 2>;
 using OwnerAndTwoHidden = LastFrees<SuspectWorld, 3>;
 
-// The other thread frees first and last: pushed before the owner announces its own frees, and after.
+// The other thread frees first and last: pushed before the owner announces
+// its own frees, and after.
 struct FreesAroundTheOwner : SuspectWorld {
   static constexpr unsigned kThreads = 2;
   void* p[5];
@@ -129,8 +131,8 @@ struct OnlyOthers : World {
   void check_all_returned() { MODEL_CHECK(is_free(p[0])); }
 };
 
-// The owner frees last, long after the other thread: the span is listed by then, and returned at once all the
-// same.
+// The owner frees last, long after the other thread: the span is listed by then, and
+// returned at once all the same.
 template <class Base>
 struct OwnerFreesLast : Base {
   static constexpr unsigned kThreads = 2;
@@ -141,7 +143,8 @@ struct OwnerFreesLast : Base {
     this->start_freed(0, p[0]);
     this->start_freed(1, p[1]);
   }
-  void thread(unsigned self) { this->deallocate(p[self == 0 ? 2 : 3]); }  // p[3] lies in the other span
+  // p[3] lies in the other span
+  void thread(unsigned self) { this->deallocate(p[self == 0 ? 2 : 3]); }
   void at_rest() {
     MODEL_CHECK(this->is_free(p[0]));
     this->check_after_trim(kThreads);
@@ -188,10 +191,10 @@ TEST(ScallocSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoHidden, 2, 1);
 }
 
-// --- Reusable set ------------------------------------------------------------------------------------------
+// --- Reusable set --------------------------------------------------------------------------------
 
-// The owner frees (the span becomes reusable), fills its hot span and takes the reusable one, while others
-// free.
+// The owner frees (the span becomes reusable), fills its hot span and takes the
+// reusable one, while others free.
 template <unsigned kOthers>
 struct OpenAndTake : World {
   static constexpr unsigned kThreads = 1 + kOthers;
@@ -240,7 +243,7 @@ TEST(ScallocSpan, ReusableSetOpenAndClose) {
   EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 1);
 }
 
-// --- Adoption ----------------------------------------------------------------------------------------------
+// --- Adoption ------------------------------------------------------------------------------------
 
 // The owner is gone; two threads free its blocks, and whoever comes first adopts.
 template <class Base>
@@ -263,7 +266,8 @@ struct AdoptByFree : Base {
   }
 };
 
-// The same for a span that had free blocks when its owner went: what the adopter frees adds to them.
+// The same for a span that had free blocks when its owner went: what the
+// adopter frees adds to them.
 struct AdoptPartlyFree : SuspectWorld {
   static constexpr unsigned kThreads = 2;
   void* p[3];
@@ -332,7 +336,7 @@ TEST(ScallocSpan, Adoption) {
   EXPECT_HOLDS_EVERYWHERE(ThreeAdopt, 2, 1);
 }
 
-// --- Thread termination ------------------------------------------------------------------------------------
+// --- Thread termination --------------------------------------------------------------------------
 
 // A thread ends with a hot span that others empty meanwhile.
 template <unsigned kOthers>
@@ -356,7 +360,8 @@ struct EndsWithHotSpan : World {
 using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
 using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
 
-// A thread frees some of a floating span's blocks and ends; others free the rest; its LAB may live again.
+// A thread frees some of a floating span's blocks and ends; others free the
+// rest; its LAB may live again.
 template <class Base, bool kNewLife>
 struct EndsWithFloatingSpan : Base {
   static constexpr unsigned kThreads = 2;
@@ -440,10 +445,10 @@ TEST(ScallocSpan, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
 }
 
-// --- Memory is out -----------------------------------------------------------------------------------------
+// --- Memory is out -------------------------------------------------------------------------------
 
-// A thread takes the last free blocks there are, out of its own floating span or an orphan, while another
-// frees there.
+// A thread takes the last free blocks there are, out of its own floating span or an orphan,
+// while another frees there.
 template <class Base, bool kOrphan>
 struct LastBlocks : Base {
   static constexpr unsigned kThreads = 2;
@@ -483,7 +488,7 @@ TEST(ScallocSpan, MemoryIsOut) {
   EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocksHidden, 2, 1);
 }
 
-// --- Core-local buffers ------------------------------------------------------------------------------------
+// --- Core-local buffers --------------------------------------------------------------------------
 
 // Two threads share a LAB: each frees what the other allocated, and allocates again.
 struct SharedBuffer : ScallocWorld<ModelScallocClab> {
@@ -505,9 +510,10 @@ TEST(ScallocSpan, CoreLocalBuffers) {
   EXPECT_HOLDS_EVERYWHERE(SharedBuffer, 4, 2);
 }
 
-// --- A span's next life ------------------------------------------------------------------------------------
+// --- A span's next life --------------------------------------------------------------------------
 
-// A freer that is slow to settle finds the span in its next life: of another class, with another owner.
+// A freer that is slow to settle finds the span in its next life: of another
+// class, with another owner.
 struct SlowSettler : World {
   static constexpr unsigned kThreads = 2;
   void* p[4];

@@ -1,6 +1,7 @@
-// The scalloc engine in a model: all of its production code, from allocate() and deallocate() down to the
-// arena, with classes of one, three and four blocks a span. Here are only the threads' thread-local state
-// (through per_thread_storage), a fresh heap for each execution, and books about who holds which block.
+// The scalloc engine in a model: all of its production code, from allocate() and deallocate() down
+// to the arena, with classes of one, three and four blocks a span. Here are only the threads'
+// thread-local state (through per_thread_storage), a fresh heap for each execution, and books
+// about who holds which block.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct ScallocTestAccess {
   static void restart() {
     using Engine = ScallocEngine<Config>;
     // The pool is large, and one core's: emptied, not made anew.
-    for (unsigned size = 0; size < scalloc::kRealSpanSizes; ++size) Engine::room_.pool.forget_all(size, 0);
+    for (unsigned size = 0; size < scalloc::kRealSpanSizes; ++size)
+      Engine::room_.pool.forget_all(size, 0);
     for (scalloc::SharedLab& lab : Engine::room_.shared_labs) ::new (&lab) scalloc::SharedLab{};
     ::new (&Engine::heap_) typename Engine::Heap(Engine::room_, &Engine::find_thread);
     ::new (&Engine::thread_) typename Engine::Frontend(Engine::heap_);
@@ -40,8 +42,8 @@ struct ModelScalloc : Scalloc {
   static constexpr bool kStackPerCore = false;
 };
 
-/// With the paper's threshold a span of so few blocks is never reusable before it is empty: the way by which
-/// hidden empty spans are found (suspects) shows.
+/// With the paper's threshold a span of so few blocks is never reusable before it is empty: the way
+/// by which hidden empty spans are found (suspects) shows.
 struct ModelScallocSuspects : ModelScalloc {
   static constexpr const char* kName = "scalloc-model-suspects";
   static constexpr unsigned kReusabilityPercent = 80;
@@ -75,7 +77,7 @@ class ScallocWorld {
     clear_the_arena();
   }
 
-  // --- What threads do -------------------------------------------------------------------------------------
+  // --- What threads do ---------------------------------------------------------------------------
   void* allocate(std::size_t size) {
     void* p = allocate_if_any(size);
     MODEL_CHECK(p != nullptr);
@@ -102,7 +104,7 @@ class ScallocWorld {
   /// The end of the running thread.
   void exit_thread() { MODEL_CHECK(Engine::frontend().leave().what == nullptr); }
 
-  // --- Before the threads start: as thread `t` -------------------------------------------------------------
+  // --- Before the threads start: as thread `t` ---------------------------------------------------
   /// Allocates `count` objects into objects[0 ..].
   void start_with(unsigned t, std::size_t size, unsigned count, void** objects) {
     as(t, [&] {
@@ -122,9 +124,9 @@ class ScallocWorld {
   /// From here on no fresh span is to be had.
   void start_without_memory() { limit_first_range(limit() * scalloc::kVirtualSpan); }
 
-  // --- At rest ---------------------------------------------------------------------------------------------
-  /// Every span is where its word says, every block in one place; an empty span is in the pool, in the hands
-  /// of a LAB as its hot span, or at least listed where its owner finds it.
+  // --- At rest -----------------------------------------------------------------------------------
+  /// Every span is where its word says, every block in one place; an empty span is in the pool, in
+  /// the hands of a LAB as its hot span, or at least listed where its owner finds it.
   void check_at_rest() {
     check_all();
     for (unsigned n = 1; n < limit(); ++n) {
@@ -158,7 +160,8 @@ class ScallocWorld {
     act_as(kMaxThreads);
   }
 
-  // The arena's memory is another execution's: as if it came from the kernel, without headers and links.
+  // The arena's memory is another execution's: as if it came from the kernel,
+  // without headers and links.
   static void clear_the_arena() {
     if (!ScallocTestAccess::start<Config>()) fail("no memory to start with");
     for (unsigned n = 0; n <= kMaxSpans; ++n) {
@@ -202,7 +205,8 @@ class ScallocWorld {
     unsigned listed[kMaxSpans + 1] = {};
     unsigned hot[kMaxSpans + 1] = {};
     MODEL_CHECK(limit() <= kMaxSpans + 1);
-    Engine::heap().backend().for_each_pooled([&](Span* s) { MODEL_CHECK(++pooled[number_of(s)] == 1); });
+    Engine::heap().backend().for_each_pooled(
+        [&](Span* s) { MODEL_CHECK(++pooled[number_of(s)] == 1); });
     Engine::heap().for_each_lab([&](scalloc::Lab& lab) {
       for (const scalloc::ClassId c : scalloc::kAllClasses) {
         count_list(lab, lab.set(c).first_reusable(), State::kReusable, listed);
@@ -241,7 +245,8 @@ class ScallocWorld {
       MODEL_CHECK(hot == 0);
     }
     if (w.state() == State::kFree) MODEL_CHECK(live(n) == 0);
-    if (w.is_idle()) MODEL_CHECK(live(n) == span(n)->blocks - w.count() - span(n)->local_free.load_relaxed());
+    if (w.is_idle())
+      MODEL_CHECK(live(n) == span(n)->blocks - w.count() - span(n)->local_free.load_relaxed());
   }
 
   std::size_t size_[kMaxSpans + 1] = {};

@@ -14,9 +14,10 @@ namespace spanalloc::model {
 
 namespace {
 
-constexpr unsigned kDirector = kMaxThreads;  // the fiber that builds the world and looks at it at rest
-// How often threads that all spin are woken without any change of memory before that counts as a deadlock: a
-// loop that gives up after a few rounds is not one.
+// The fiber that builds the world and looks at it at rest
+constexpr unsigned kDirector = kMaxThreads;
+// How often threads that all spin are woken without any change of memory before that counts as a
+// deadlock: a loop that gives up after a few rounds is not one.
 constexpr unsigned kIdleRounds = 3;
 constexpr std::uint64_t kDirectorLoads = 1'000'000;
 
@@ -89,7 +90,8 @@ class Explorer final : public MemoryHost {
   unsigned steps_ = 0;
   unsigned idle_rounds_ = 0;
   bool fresh_ =
-      false;  // the running thread was just chosen: to ask again before its first step is no new choice
+      // The running thread was just chosen: to ask again before its first step is no new choice
+      false;
   std::uint64_t total_steps_ = 0;
   State states_[kMaxThreads] = {};
   std::vector<Storage> storages_;
@@ -124,7 +126,8 @@ Result Explorer::explore(Program& program, const Options& options) {
   do {
     run_execution();
     if (memory_.learned_sharing()) {
-      // Until now a variable was taken for private and its operations were no scheduling points: start again.
+      // Until now a variable was taken for private and its operations were no
+      // scheduling points: start again.
       memory_.forget_learned();
       path_.clear();
       total_steps_ = 0;
@@ -248,7 +251,8 @@ void Explorer::switch_threads() {
       Fiber::switch_to(fibers_[running_], scheduler_);  // all ended
       return;
     }
-    // Everybody waits. Buffered stores arrive in finite time; if none is left, nothing will ever change.
+    // Everybody waits. Buffered stores arrive in finite time; if none is left,
+    // nothing will ever change.
     if (!memory_.drain_all() && ++idle_rounds_ > kIdleRounds)
       fail("deadlock: every thread left spins for ever");
     for (unsigned t = 0; t < threads; ++t) {
@@ -279,8 +283,8 @@ void Explorer::run_on(unsigned thread, unsigned cpu) {
   cpus_[thread] = seen_cpus_[thread] = cpu;
 }
 
-// A thread that goes on has the CPU from who was there last, whose sequence ends; so does its own if it
-// moves.
+// A thread that goes on has the CPU from who was there last, whose sequence ends; so
+// does its own if it moves.
 void Explorer::enter_cpu(unsigned thread, bool may_move) {
   if (!has_cpus_) return;
   if (may_move && migrations_ != options_.migrations && choose(2) != 0) {
@@ -341,8 +345,8 @@ void Explorer::before_operation(const void* cell, bool write) {
   fresh_ = false;  // back again, and this operation is its step
 }
 
-// What a fork's child finds differs only by what has been written, so that forks before each write and after
-// the last one are forks at every step.
+// What a fork's child finds differs only by what has been written, so that forks before each write
+// and after the last one are forks at every step.
 void Explorer::before_change() {
   if (!options_.forks || choose(2) == 0) return;
   // All fibers are abandoned where they stand.
@@ -478,7 +482,8 @@ bool tracing() {
 }
 
 std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order) {
-  if (!explorer.memory().reads_own_buffer(explorer.self(), cell)) explorer.before_operation(cell, false);
+  if (!explorer.memory().reads_own_buffer(explorer.self(), cell))
+    explorer.before_operation(cell, false);
   return explorer.memory().load(explorer.self(), cell, bytes, order);
 }
 

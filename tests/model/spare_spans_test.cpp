@@ -1,6 +1,6 @@
 // engines/standard/cached_large_spans.hpp under the checker: a span of one block is in one pair of
-// hands at a time, whoever keeps, takes and steals it, and what one did to its memory happens before what the
-// next does.
+// hands at a time, whoever keeps, takes and steals it, and what one did to its memory happens
+// before what the next does.
 #include "engines/standard/cached_large_spans.hpp"
 
 #include "model_test.hpp"
@@ -65,7 +65,8 @@ struct SpareWorld {
       unsigned places = 0;
       for (LargeSpans& s : large_spans) s.for_each([&](Span& at) { places += &at == &span; });
       const SpanWord word = span.load_word();
-      const bool large = word == standard::cached_of(kLabs[0]) || word == standard::cached_of(kLabs[1]);
+      const bool large =
+          word == standard::cached_of(kLabs[0]) || word == standard::cached_of(kLabs[1]);
       MODEL_CHECK(places == (large ? 1u : 0u));
       MODEL_CHECK(large || word == standard::kSingleInUse || word == standard::kCachedTaken);
     }
@@ -91,7 +92,8 @@ struct OwnerAndThieves : SpareWorld<LargeSpans> {
   void at_rest() { check_at_rest(); }
 };
 
-// The owner's older half goes to the pool (here: to the owner itself, who takes it back as large_spans).
+// The owner's older half goes to the pool (here: to the owner itself, who takes
+// it back as large_spans).
 struct OlderOnesLeave : SpareWorld<LargeSpans> {
   static constexpr unsigned kThreads = 2;
   void thread(unsigned self) {
@@ -114,8 +116,8 @@ struct OlderOnesLeave : SpareWorld<LargeSpans> {
   void at_rest() { check_at_rest(); }
 };
 
-// What is stolen becomes another class's, and the other thread cache's spare, while its former owner looks
-// for it.
+// What is stolen becomes another class's, and the other thread cache's spare, while its
+// former owner looks for it.
 template <class TheSpares>
 struct StolenAndKeptElsewhere : SpareWorld<TheSpares> {
   static constexpr unsigned kThreads = 2;
@@ -171,7 +173,8 @@ struct FreedTwiceAtOnceWithoutRoom : SpareWorld<LargeSpans> {
   static constexpr unsigned kThreads = 2;
   Atomic<std::uint32_t> freed;
   void thread(unsigned self) {
-    if (self == 0) return static_cast<void>(freed.fetch_add_relaxed(large_spans[0].keep(spans[0], 1)));
+    if (self == 0)
+      return static_cast<void>(freed.fetch_add_relaxed(large_spans[0].keep(spans[0], 1)));
     if (!LargeSpans::give_up(spans[0])) return;
     use(spans[0]);
     freed.fetch_add_relaxed(1);
@@ -182,8 +185,8 @@ struct FreedTwiceAtOnceWithoutRoom : SpareWorld<LargeSpans> {
   }
 };
 
-// One word for the large_spans of all thread caches: a stale place takes what is another thread cache's by
-// now.
+// One word for the large_spans of all thread caches: a stale place takes what is
+// another thread cache's by now.
 struct OneWordForAll : LargeSpans {
   void start(CacheNumber) { LargeSpans::start(kLabs[0]); }
 };

@@ -29,7 +29,8 @@ class TwoStepLock {
 class UnorderedLock {
  public:
   void lock() {
-    for (std::uint32_t free = 0; !word_.compare_exchange_strong_acquire(free, 1); free = 0) spin_hint();
+    for (std::uint32_t free = 0; !word_.compare_exchange_strong_acquire(free, 1); free = 0)
+      spin_hint();
   }
   void unlock() { word_.store_relaxed(0); }
 
@@ -99,12 +100,13 @@ TEST(SpinLock, TryLock) {
   }
 }
 
-// Waiters that do not spin: each marks the word before it sleeps. (A wait ends with any change of memory: so
-// what is woken too late, or never, is woken in the end, as by its time-out.)
+// Waiters that do not spin: each marks the word before it sleeps. (A wait ends with any change of
+// memory: so what is woken too late, or never, is woken in the end, as by its time-out.)
 using TwoThatSleep = Counting<WakingLock, 2>;
 using ThreeThatSleep = Counting<WakingLock, 3>;
 
-// The naive sleeper marks the word whatever stands there by now: a free lock is held by nobody then.
+// The naive sleeper marks the word whatever stands there by now: a free
+// lock is held by nobody then.
 class BlindMarkLock {
  public:
   void lock() {
@@ -137,8 +139,8 @@ TEST_F(SpinLockSleepers, ExcludeAndHandOver) {
   }
 }
 
-// In a fork's child: who takes the lock learns whether its owner died, and only then is what it guards half
-// changed.
+// In a fork's child: who takes the lock learns whether its owner died, and only then is
+// what it guards half changed.
 template <bool kTells, class Lock = SpinLock>
 struct TornByFork {
   static constexpr unsigned kThreads = 2;

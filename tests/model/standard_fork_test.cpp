@@ -1,10 +1,12 @@
-// The standard engine's span protocol when a fork leaves its threads behind, at any step of any of them. The
-// child does what Heap::recover_in_child() does, with the production code for lists: it looks for what was in
-// vanished threads' hands only if one of them was inside a call, and repairs the lists whose locks they held.
+// The standard engine's span protocol when a fork leaves its threads behind, at any step of any of
+// them. The child does what Heap::recover_in_child() does, with the production code for lists: it
+// looks for what was in vanished threads' hands only if one of them was inside a call, and repairs
+// the lists whose locks they held.
 //
-// Then every span is in the pool once, or parked on exactly one list of an abandoned list, or lost because it
-// was hot; each block is in one place, or in none if a thread vanished with it; and when the child has freed
-// all that is out, and has adopted what is reusable, a span of which nothing was lost is in the pool.
+// Then every span is in the pool once, or parked on exactly one list of an abandoned list, or lost
+// because it was hot; each block is in one place, or in none if a thread vanished with it; and when
+// the child has freed all that is out, and has adopted what is reusable, a span of which nothing
+// was lost is in the pool.
 #include "standard_world.hpp"
 
 namespace spanalloc::model {
@@ -22,7 +24,8 @@ struct Forked : Scene {
     for (const std::uint32_t cache : {1u, 2u, 3u}) this->adopted(cache);
     check_child();
     free_everything();
-    // A block that its owner was just freeing counts as out until somebody adopts the span, and counts anew.
+    // A block that its owner was just freeing counts as out until somebody adopts
+    // the span, and counts anew.
     if (const std::uint32_t n = this->find_reusable(1); n != 0) this->share(n, 1);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
@@ -32,7 +35,8 @@ struct Forked : Scene {
 
  private:
   void find_what_vanished_threads_had() {
-    for (std::uint32_t cache = 0; cache < kLabs; ++cache) this->protocol().unlink_claimed(CacheNumber{cache});
+    for (std::uint32_t cache = 0; cache < kLabs; ++cache)
+      this->protocol().unlink_claimed(CacheNumber{cache});
     this->pool().take_all();
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       Span& s = this->span(n);
@@ -40,14 +44,16 @@ struct Forked : Scene {
       const SpanWord word{s.word.load_relaxed()};
       if (word.state() == SpanState::kOwned) {
         lose(n, word);
-      } else if (word.state() == SpanState::kFree || (word.is_delayed() && s.list != ListId::kNone &&
-                                                      this->protocol().collect_on_list(this->ref(n)))) {
+      } else if (word.state() == SpanState::kFree ||
+                 (word.is_delayed() && s.list != ListId::kNone &&
+                  this->protocol().collect_on_list(this->ref(n)))) {
         this->put_in_pool(this->ref(n));
       }
     }
   }
   void lose(std::uint32_t n, SpanWord word) {
-    this->span(n).word.store_relaxed(word.with_state(SpanState::kShared).with_owner(kOrphanage).bits);
+    this->span(n).word.store_relaxed(
+        word.with_state(SpanState::kShared).with_owner(kOrphanage).bits);
     this->span(n).list = ListId::kNone;
     lost[n] = true;
   }
@@ -64,7 +70,8 @@ struct Forked : Scene {
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       if (this->span(n).size_class == 0) continue;
       const SpanWord word{this->span(n).word.load_relaxed()};
-      if (word.state() == SpanState::kOwned) lose(n, word);  // nobody was inside: it stood in a thread cache
+      // Nobody was inside: it stood in a thread cache
+      if (word.state() == SpanState::kOwned) lose(n, word);
       const std::uint32_t listed = this->times_listed_anywhere(n);
       std::uint32_t out = 0;
       for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) out += this->is_out(n, b);
@@ -76,12 +83,14 @@ struct Forked : Scene {
       MODEL_CHECK(pooled[n] == 0);
       MODEL_CHECK(listed == (lost[n] ? 0 : 1));
       if (lost[n]) continue;
-      for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) MODEL_CHECK(this->places_of(n, b) <= 1);
+      for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b)
+        MODEL_CHECK(this->places_of(n, b) <= 1);
       MODEL_CHECK(blocks_missing(n) <= this->kThreads);
       MODEL_CHECK(this->cache(word.owner()).is_abandoned_list());
       MODEL_CHECK(this->span(n).uncollected() == 0);
       const std::uint32_t owners = 1;  // of whom one may have been in the middle of a free
-      MODEL_CHECK(word.outstanding() <= out + blocks_missing(n) + owners && word.outstanding() >= out);
+      MODEL_CHECK(word.outstanding() <= out + blocks_missing(n) + owners &&
+                  word.outstanding() >= out);
     }
   }
 
@@ -94,7 +103,8 @@ struct Forked : Scene {
   }
 };
 
-// The owner and another thread free the last blocks of a parked span, which is settled, listed, claimed.
+// The owner and another thread free the last blocks of a parked span, which is
+// settled, listed, claimed.
 template <std::uint32_t kReuse>
 struct LastFrees : StandardWorld {
   static constexpr unsigned kThreads = 2;
@@ -161,7 +171,8 @@ struct Adoption : StandardWorld {
 // One thread takes its span off a list whose neighbour another's free moves.
 struct Neighbours : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  Neighbours() : StandardWorld({.spans = 2, .capacity = 3, .partial_outstanding = 1, .forks = true}) {
+  Neighbours()
+      : StandardWorld({.spans = 2, .capacity = 3, .partial_outstanding = 1, .forks = true}) {
     start_parked(1, 1, 3);
     start_parked(2, 1, 3);
   }

@@ -1,12 +1,12 @@
-// The standard engine's span protocol under the checker, second part: spans that change their owner.
-// Adoption, thread termination, and a span's next life.
+// The standard engine's span protocol under the checker, second part: spans that change their
+// owner. Adoption, thread termination, and a span's next life.
 #include "naive_span.hpp"
 #include "standard_world.hpp"
 
 namespace spanalloc::model {
 namespace {
 
-// --- Adoption ----------------------------------------------------------------------------------------------
+// --- Adoption ------------------------------------------------------------------------------------
 
 // Two threads want the same orphan while a third frees its last block.
 struct TwoAdopters : StandardWorld {
@@ -30,7 +30,8 @@ struct TwoAdopters : StandardWorld {
   }
 };
 
-// An orphan all of whose blocks are out gets its first free one, while another thread looks for such.
+// An orphan all of whose blocks are out gets its first free one, while
+// another thread looks for such.
 struct FullOrphan : StandardWorld {
   static constexpr unsigned kThreads = 3;
   FullOrphan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
@@ -74,8 +75,8 @@ struct AdoptAndFree : StandardWorld {
   }
 };
 
-// Two abandoned_lists with a span each. Two threads look for an orphan: both in the one, their home, then the
-// one that comes too late in the other.
+// Two abandoned_lists with a span each. Two threads look for an orphan: both in the one, their
+// home, then the one that comes too late in the other.
 struct TwoOrphanages : StandardWorld {
   static constexpr unsigned kThreads = 2;
   TwoOrphanages() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
@@ -99,9 +100,9 @@ struct TwoOrphanages : StandardWorld {
   }
 };
 
-// A thread from elsewhere takes an abandoned list's last reusable span, and clears its bit, while a thread
-// ends and leaves another one there, or the first free into a full orphan makes that reusable. What is left
-// is found.
+// A thread from elsewhere takes an abandoned list's last reusable span, and clears its bit, while a
+// thread ends and leaves another one there, or the first free into a full orphan makes that
+// reusable. What is left is found.
 template <bool kEnds>
 struct BitClearedAndSet : StandardWorld {
   static constexpr unsigned kThreads = 2;
@@ -140,8 +141,8 @@ struct BitClearedTooLate : BitClearedAndSet<true> {
   }
 };
 
-// A thread whose home is the other abandoned list finds what lies in the first; and when it needs a span it
-// waits for a busy abandoned list and has the one that was there all the time.
+// A thread whose home is the other abandoned list finds what lies in the first; and when it needs a
+// span it waits for a busy abandoned list and has the one that was there all the time.
 struct WaitsForABusyOrphanage : StandardWorld {
   static constexpr unsigned kThreads = 2;
   WaitsForABusyOrphanage() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
@@ -182,14 +183,16 @@ TEST(StandardOwnership, Adoption) {
   EXPECT_HOLDS_EVERYWHERE(TwoAdopters, 3, 2);
 }
 
-// --- Thread termination ------------------------------------------------------------------------------------
+// --- Thread termination --------------------------------------------------------------------------
 
-// A thread ends with a current span, others free its blocks meanwhile. No empty span may remain, nobody
-// settles later.
+// A thread ends with a current span, others free its blocks meanwhile. No empty span may
+// remain, nobody settles later.
 template <unsigned kOthers>
 struct EndsWithHotSpan : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  EndsWithHotSpan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_hot(1, 1, kOthers); }
+  EndsWithHotSpan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
+    start_hot(1, 1, kOthers);
+  }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
     share(1, 1);
@@ -204,8 +207,8 @@ struct EndsWithHotSpan : StandardWorld {
 using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
 using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
 
-// A thread ends with a parked span in which it has uncollected frees; then its thread cache serves a new
-// thread.
+// A thread ends with a parked span in which it has uncollected frees; then its thread
+// cache serves a new thread.
 template <unsigned kOthers>
 struct EndsWithParkedSpan : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
@@ -216,7 +219,8 @@ struct EndsWithParkedSpan : StandardWorld {
     if (self != 0) return free_remote(1, self);
     free_any(1, 1 + kOthers, 1);
     adopted(1);
-    free_any(1, 2 + kOthers, 1);  // the thread cache's next thread: the span is no longer this thread cache's
+    // The thread cache's next thread: the span is no longer this thread cache's
+    free_any(1, 2 + kOthers, 1);
   }
   void at_rest() {
     MODEL_CHECK(in_pool_count() == 1);
@@ -227,11 +231,13 @@ struct EndsWithParkedSpan : StandardWorld {
 using EndsWithParkedAgainstOne = EndsWithParkedSpan<1>;
 using EndsWithParkedAgainstTwo = EndsWithParkedSpan<2>;
 
-// A thread ends, some blocks are still out: all that it owned must now be the abandoned list's, its books
-// included.
+// A thread ends, some blocks are still out: all that it owned must now be the abandoned
+// list's, its books included.
 struct EndsAndLeavesOne : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  EndsAndLeavesOne() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
+  EndsAndLeavesOne() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
+    start_parked(1, 1, 4);
+  }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, 2);
     free_any(1, 1, 1);
@@ -265,7 +271,9 @@ struct TwoEnd : StandardWorld {
 // One ends, one adopts what it leaves behind, one frees.
 struct EndAdoptFree : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  EndAdoptFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 1); }
+  EndAdoptFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) {
+    start_parked(1, 1, 1);
+  }
   void thread(unsigned self) {
     if (self == 0) return adopted(1);
     if (self == 1) return free_remote(1, 1);
@@ -280,8 +288,8 @@ struct EndAdoptFree : StandardWorld {
   }
 };
 
-// A thread ends with a current span, which nobody counts; others free its blocks meanwhile. Whoever counts it
-// then finds all of them.
+// A thread ends with a current span, which nobody counts; others free its blocks meanwhile. Whoever
+// counts it then finds all of them.
 template <unsigned kOthers>
 struct EndsUncounted : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
@@ -329,10 +337,11 @@ struct CountAdoptFree : StandardWorld {
   }
 };
 
-// --- Loans -------------------------------------------------------------------------------------------------
+// --- Loans ---------------------------------------------------------------------------------------
 
-// A current span, all out. One block comes back by a remote free before, one meanwhile; a third thread
-// borrows what is there and frees it again. The owner fetches what is left, and parks the span.
+// A current span, all out. One block comes back by a remote free before, one meanwhile;
+// a third thread borrows what is there and frees it again. The owner fetches what is
+// left, and parks the span.
 struct BorrowAgainstOwner : StandardWorld {
   static constexpr unsigned kThreads = 3;
   BorrowAgainstOwner() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
@@ -355,8 +364,8 @@ struct BorrowAgainstOwner : StandardWorld {
   }
 };
 
-// The owner ends, and leaves the span uncounted, with a block that was never carved; a borrower may find it
-// hot still.
+// The owner ends, and leaves the span uncounted, with a block that was never carved; a
+// borrower may find it hot still.
 struct BorrowAgainstEnd : StandardWorld {
   static constexpr unsigned kThreads = 2;
   BorrowAgainstEnd() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
@@ -416,7 +425,9 @@ TEST(StandardOwnership, Loans) {
 // Counted, but for what is on its list: then nobody ever finds it empty.
 struct EndsMiscounted : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  EndsMiscounted() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_hot(1, 1, 2); }
+  EndsMiscounted() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
+    start_hot(1, 1, 2);
+  }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, 1);
     free_any(1, 2, 1);
@@ -432,8 +443,8 @@ TEST(StandardOwnership, ThreadTerminationWithWhatIsOut) {
   EXPECT_HOLDS_EVERYWHERE(EndsUncountedAgainstTwo, 4, 2);
 }
 
-// Under each memory a test of its own, because the larger bounds take minutes. (Stale reads with one
-// preemption more are more executions than are explored anywhere.)
+// Under each memory a test of its own, because the larger bounds take minutes. (Stale reads with
+// one preemption more are more executions than are explored anywhere.)
 void expect_count_adopt_free_holds(MemoryModel memory, unsigned preemptions) {
   EXPECT_HOLDS(CountAdoptFree, {.memory = memory, .preemptions = preemptions, .max_steps = 20'000});
 }
@@ -458,10 +469,10 @@ TEST(StandardOwnership, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 3, 2);
 }
 
-// --- A span's next life ------------------------------------------------------------------------------------
+// --- A span's next life --------------------------------------------------------------------------
 
-// A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the span went
-// through the pool and lives again, with the same owner or another one.
+// A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the
+// span went through the pool and lives again, with the same owner or another one.
 template <std::uint32_t kNextOwner>
 struct SlowFreer : StandardWorld {
   static constexpr unsigned kThreads = 2;
@@ -484,11 +495,13 @@ struct SlowFreer : StandardWorld {
   }
 };
 
-// The owner's own free lets the other freer claim the span, which another thread cache then takes: the owner,
-// who is about to settle it, must see that it is no longer his.
+// The owner's own free lets the other freer claim the span, which another thread cache then takes:
+// the owner, who is about to settle it, must see that it is no longer his.
 struct ClaimedUnderTheOwner : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  ClaimedUnderTheOwner() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 2); }
+  ClaimedUnderTheOwner() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) {
+    start_parked(1, 1, 2);
+  }
   void thread(unsigned self) {
     if (self == 0) return free_any(1, 1, 1);
     free_remote(1, 2);
@@ -504,8 +517,8 @@ struct ClaimedUnderTheOwner : StandardWorld {
   }
 };
 
-// The same for an orphan that lives on as a span of one block, which belongs to no thread cache, and then
-// as a current span, whose record its new owner sets up without any lock.
+// The same for an orphan that lives on as a span of one block, which belongs to no thread cache,
+// and then as a current span, whose record its new owner sets up without any lock.
 struct SlowFreerOfOrphan : StandardWorld {
   static constexpr unsigned kThreads = 2;
   SlowFreerOfOrphan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
@@ -525,8 +538,8 @@ struct SlowFreerOfOrphan : StandardWorld {
   void at_rest() { check_at_rest(); }
 };
 
-// A span that a fork has cut off from its owner: parked with the abandoned list, on no list, a block of it
-// lost for ever.
+// A span that a fork has cut off from its owner: parked with the abandoned list, on no list, a
+// block of it lost for ever.
 struct LostToFork : StandardWorld {
   static constexpr unsigned kThreads = 2;
   LostToFork() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
@@ -546,11 +559,13 @@ struct LostToFork : StandardWorld {
 using SlowFreerSameOwner = SlowFreer<1>;
 using SlowFreerNewOwner = SlowFreer<2>;
 
-// A span is emptied by its owner and another thread, whoever is last; a third takes it from the pool, and
-// goes on with the lists that it has.
+// A span is emptied by its owner and another thread, whoever is last; a third takes it from the
+// pool, and goes on with the lists that it has.
 struct KeepsItsLists : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  KeepsItsLists() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_parked(1, 1, 3); }
+  KeepsItsLists() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
+    start_parked(1, 1, 3);
+  }
   void thread(unsigned self) {
     if (self == 0) {
       free_any(1, 1, 1);

@@ -1,13 +1,13 @@
-// The standard engine's span protocol under the checker: remote free list, states with eager return, reusable
-// set. Adoption and termination: standard_ownership_test.cpp. Each subject first finds its known traps in
-// naive variants.
+// The standard engine's span protocol under the checker: remote free list, states with eager
+// return, reusable set. Adoption and termination: standard_ownership_test.cpp. Each subject first
+// finds its known traps in naive variants.
 #include "naive_span.hpp"
 #include "standard_world.hpp"
 
 namespace spanalloc::model {
 namespace {
 
-// --- Remote free list --------------------------------------------------------------------------------------
+// --- Remote free list ----------------------------------------------------------------------------
 
 // Two threads free into a current span while its owner takes the list and hands blocks out again.
 struct RemoteFreesIntoHotSpan : StandardWorld {
@@ -65,14 +65,16 @@ TEST(StandardSpan, RemoteFreeList) {
   EXPECT_HOLDS_EVERYWHERE(RunsIntoHotSpan, 4, 4);
 }
 
-// --- Span states with eager return -------------------------------------------------------------------------
+// --- Span states with eager return ---------------------------------------------------------------
 
-// The owner and one or two others free the last blocks of a parked span. Its owner's next slow path comes
-// after.
+// The owner and one or two others free the last blocks of a parked span. Its owner's
+// next slow path comes after.
 template <unsigned kFreers, bool kPartial>
 struct LastFrees : StandardWorld {
   static constexpr unsigned kThreads = kFreers;
-  LastFrees() : StandardWorld({.capacity = kPartial ? 4 : kFreers, .partial_outstanding = kPartial ? 3 : 1}) {
+  LastFrees()
+      : StandardWorld(
+            {.capacity = kPartial ? 4 : kFreers, .partial_outstanding = kPartial ? 3 : 1}) {
     start_parked(1, 1, kFreers);
   }
   void thread(unsigned self) { free_any(1, self + 1, self == 0 ? 1 : self + 1); }
@@ -91,7 +93,9 @@ using OwnerAndTwoReusable = LastFrees<3, true>;
 // The owner frees two, so that some of its frees are uncollected when the other comes.
 struct OwnerFreesTwo : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  OwnerFreesTwo() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
+  OwnerFreesTwo() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
+    start_parked(1, 1, 4);
+  }
   void thread(unsigned self) {
     free_any(1, self == 0 ? 1 : 2, self + 1);
     free_any(1, self == 0 ? 3 : 4, self + 1);
@@ -106,7 +110,9 @@ struct OwnerFreesTwo : StandardWorld {
 // Runs come last, or nearly so.
 struct RunsAreLast : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  RunsAreLast() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
+  RunsAreLast() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
+    start_parked(1, 1, 4);
+  }
   void thread(unsigned self) {
     if (self == 0) {
       free_any(1, 1, 1);
@@ -126,7 +132,9 @@ struct RunsAreLast : StandardWorld {
 // The owner frees two, another thread the other two in one run.
 struct RunAgainstOwner : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  RunAgainstOwner() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) { start_parked(1, 1, 4); }
+  RunAgainstOwner() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) {
+    start_parked(1, 1, 4);
+  }
   void thread(unsigned self) {
     if (self == 1) return free_run(1, 3, 2);
     free_any(1, 1, 1);
@@ -142,7 +150,9 @@ struct RunAgainstOwner : StandardWorld {
 // The owner settles the span once before the last frees: being pointed out must start anew.
 struct SettledThenFreed : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  SettledThenFreed() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) { start_parked(1, 1, 3); }
+  SettledThenFreed() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) {
+    start_parked(1, 1, 3);
+  }
   void thread(unsigned self) {
     if (self == 0) {
       collect_delayed(1);
@@ -171,7 +181,9 @@ struct OwnerFallsAsleep : OwnerAndOneReusable {
 // ... or finds it while it becomes empty.
 struct StolenWhileFreed : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  StolenWhileFreed() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) { start_parked(1, 1, 2); }
+  StolenWhileFreed() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) {
+    start_parked(1, 1, 2);
+  }
   void thread(unsigned self) {
     if (self == 2) {
       claim_unnoticed_empties(1);
@@ -189,7 +201,9 @@ struct StolenWhileFreed : StandardWorld {
 // Nobody but others free: the last of them returns the span without any help of the owner.
 struct OnlyOthersFree : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  OnlyOthersFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 2); }
+  OnlyOthersFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) {
+    start_parked(1, 1, 2);
+  }
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {
     MODEL_CHECK(in_pool_count() == 1);
@@ -217,12 +231,14 @@ struct SingleBlockSpan : StandardWorld {
   void at_rest() { check_at_rest(); }
 };
 
-// The owner finds its span damaged, and takes it out of use, while others free what is out of it. Either it
-// is that, and never becomes empty, or whoever freed last has it, alone.
+// The owner finds its span damaged, and takes it out of use, while others free what is out of it.
+// Either it is that, and never becomes empty, or whoever freed last has it, alone.
 template <unsigned kOut>
 struct TakenOutOfUse : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOut;
-  TakenOutOfUse() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_parked(1, 1, kOut); }
+  TakenOutOfUse() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
+    start_parked(1, 1, kOut);
+  }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
     const Inside inside(*this);
@@ -267,14 +283,16 @@ TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeTwo, 4, 2);
 }
 
-// --- Reusable set ------------------------------------------------------------------------------------------
+// --- Reusable set --------------------------------------------------------------------------------
 
-// The owner opens a span (nearly full to reusable by frees), takes it out of the set, hands a block out and
-// parks it, while others free.
+// The owner opens a span (nearly full to reusable by frees), takes it out of the set, hands a block
+// out and parks it, while others free.
 template <unsigned kOthers>
 struct OpenAndTake : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  OpenAndTake() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) { start_parked(1, 1, 3); }
+  OpenAndTake() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) {
+    start_parked(1, 1, 3);
+  }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
     free_any(1, 3, 1);
@@ -292,10 +310,13 @@ struct OpenAndTake : StandardWorld {
 using OpenAndTakeAgainstOne = OpenAndTake<1>;
 using OpenAndTakeAgainstTwo = OpenAndTake<2>;
 
-// Memory is out: the owner takes any span that has a free block, while another thread makes it empty.
+// Memory is out: the owner takes any span that has a free block, while
+// another thread makes it empty.
 struct TakeFloating : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TakeFloating() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
+  TakeFloating() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
+    start_parked(1, 1, 4);
+  }
   void thread(unsigned self) {
     if (self != 0) {
       free_remote(1, 1);
@@ -341,8 +362,8 @@ struct Neighbours : StandardWorld {
   }
 };
 
-// A current span leaves while another thread frees into it: neither "hot, not my business" nor "nearly full,
-// my business" may be what nobody acts on.
+// A current span leaves while another thread frees into it: neither "hot, not my business" nor
+// "nearly full, my business" may be what nobody acts on.
 template <unsigned kOthers>
 struct LeaveHot : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
@@ -364,12 +385,14 @@ struct LeaveHot : StandardWorld {
 using LeaveHotAgainstOne = LeaveHot<1>;
 using LeaveHotAgainstTwo = LeaveHot<2>;
 
-// Memory is out, and no span has a free block: full ones step aside. The first block that is freed into one
-// brings it back, whoever frees it.
+// Memory is out, and no span has a free block: full ones step aside. The first block that is freed
+// into one brings it back, whoever frees it.
 template <bool kRemote, bool kLocal>
 struct FullStepsAside : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  FullStepsAside() : StandardWorld({.capacity = 3, .partial_outstanding = 0}) { start_parked(1, 1, 3); }
+  FullStepsAside() : StandardWorld({.capacity = 3, .partial_outstanding = 0}) {
+    start_parked(1, 1, 3);
+  }
   void thread(unsigned self) {
     if (self == 1) {
       if (kRemote) return free_remote(1, 2);

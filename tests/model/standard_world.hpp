@@ -1,8 +1,10 @@
-// What surrounds the standard engine's span protocol in a model: a handful of spans of three or four blocks,
-// thread caches, a pool, and books about who holds which block, against which everything is checked.
+// What surrounds the standard engine's span protocol in a model: a handful of spans of three
+// or four blocks, thread caches, a pool, and books about who holds which block, against
+// which everything is checked.
 //
-// The protocol is the production code (span_word.hpp, span_protocol.hpp, treiber_stack.hpp, spin_lock.hpp).
-// Here is only what the thread cache does around it: keep hot blocks, count them, hand them out.
+// The protocol is the production code (span_word.hpp, span_protocol.hpp,
+// treiber_stack.hpp, spin_lock.hpp). Here is only what the thread cache does around it:
+// keep hot blocks, count them, hand them out.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +43,8 @@ inline constexpr std::uint32_t kMaxBlocks = 4;
 inline constexpr unsigned kLabs = 5;
 inline constexpr CacheNumber kOrphanage{0}, kOtherOrphanage{4};
 
-/// Records and thread caches, as the page layer has them. Spans 1 .. spans, thread caches 0 (an abandoned
-/// list), 1 .. 3, and 4 (the abandoned list of whom set_heir says so).
+/// Records and thread caches, as the page layer has them. Spans 1 .. spans, thread caches 0 (an
+/// abandoned list), 1 .. 3, and 4 (the abandoned list of whom set_heir says so).
 struct ModelPages {
   using Lists = standard::SpanLists<3>;
 
@@ -108,7 +110,8 @@ class StandardWorld {
  public:
   using Protocol = standard::SpanProtocol<ModelPages>;
 
-  /// In a call that may have a span in its hands. (The first one that ends says so: calls do not nest here.)
+  /// In a call that may have a span in its hands. (The first one that ends says so:
+  /// calls do not nest here.)
   struct Inside {
     explicit Inside(StandardWorld& world) : world_(world) { set(1); }
     ~Inside() { set(0); }
@@ -129,7 +132,8 @@ class StandardWorld {
   Atomic<std::uint64_t>& abandoned() { return pages_.abandoned_lists.of_class[index_of(kClass)]; }
 
   auto links() {
-    return [this](std::uint32_t number) -> Atomic<std::uint32_t>& { return span(number).pool_link; };
+    return
+        [this](std::uint32_t number) -> Atomic<std::uint32_t>& { return span(number).pool_link; };
   }
   void put_in_pool(SpanRef span) {
     // Who puts it there owns it alone, memory included.
@@ -146,12 +150,14 @@ class StandardWorld {
     }
   }
   std::uint32_t take_from_pool() { return pool_.pop(links()); }
-  void collect_delayed(std::uint32_t me) { put_in_pool(protocol_.collect_delayed(CacheNumber{me})); }
+  void collect_delayed(std::uint32_t me) {
+    put_in_pool(protocol_.collect_delayed(CacheNumber{me}));
+  }
   void claim_unnoticed_empties(std::uint32_t owner) {
     put_in_pool(protocol_.claim_unnoticed_empties(CacheNumber{owner}, [] { return true; }));
   }
 
-  // --- What threads do -------------------------------------------------------------------------------------
+  // --- What threads do ---------------------------------------------------------------------------
   Block* block(std::uint32_t number, std::uint32_t b) { return &pages_.blocks[number][b]; }
 
   /// Hands block b out to the program.
@@ -181,7 +187,8 @@ class StandardWorld {
               head == BlockOffset::kNone ? standard::no_block() : block(number, index_of(head)));
     };
     const Inside inside(*this);
-    const auto freed = protocol_.free_remote(ref(number), BlockOffset{first + count - 1}, count, link);
+    const auto freed =
+        protocol_.free_remote(ref(number), BlockOffset{first + count - 1}, count, link);
     MODEL_CHECK(freed != standard::Freed::kRefused);
     if (freed == standard::Freed::kEmptied) put_in_pool(ref(number));
   }
@@ -190,10 +197,13 @@ class StandardWorld {
     Span* s = &span(number);
     const SpanWord word{s->word.load_relaxed()};
     MODEL_CHECK(word.state() != SpanState::kFree);
-    if (word.is(CacheNumber{me}, SpanState::kShared) || word.is(CacheNumber{me}, SpanState::kOwned)) {
+    if (word.is(CacheNumber{me}, SpanState::kShared) ||
+        word.is(CacheNumber{me}, SpanState::kOwned)) {
       let_go(number, b);
       Block* const list = s->free_list.load_relaxed();
-      if (!standard::push_freed(s, block(number, b), address_of(list) ^ address_of(block(number, b)))) return;
+      if (!standard::push_freed(s, block(number, b),
+                                address_of(list) ^ address_of(block(number, b))))
+        return;
       MODEL_CHECK(word.state() == SpanState::kShared);
       const Inside inside(*this);
       if (protocol_.collect_after_free(ref(number), CacheNumber{me})) put_in_pool(ref(number));
@@ -201,11 +211,12 @@ class StandardWorld {
       free_remote(number, b);
     }
   }
-  /// malloc() from the current span `number`: a block of its list, else one never carved, else of its remote
-  /// list. Returns 0 when it has none.
+  /// malloc() from the current span `number`: a block of its list, else one never carved, else of
+  /// its remote list. Returns 0 when it has none.
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
-    if (s.free_list.load_relaxed() == standard::no_block() && s.carved.load_relaxed() == shape_.capacity) {
+    if (s.free_list.load_relaxed() == standard::no_block() &&
+        s.carved.load_relaxed() == shape_.capacity) {
       const standard::RemoteList remotes = standard::take_remotes(s.word, shape_.capacity);
       if (remotes.count != 0) s.free_list.store_relaxed(block(number, index_of(remotes.first)));
       check_list(number, s.free_list.load_relaxed(), remotes.count);
@@ -222,8 +233,9 @@ class StandardWorld {
     if (b != 0) hand_out(number, b);
     return b;
   }
-  /// A thread without any block of span `number` takes what others have freed of it, at least so much, as
-  /// it is hot with thread cache `owner`, and allocates all that: blocks, newest first. None: 0.
+  /// A thread without any block of span `number` takes what others have freed of it, at
+  /// least so much, as it is hot with thread cache `owner`, and allocates all that:
+  /// blocks, newest first. None: 0.
   struct Loan {
     std::uint32_t count = 0;
     std::uint32_t blocks[kMaxBlocks] = {};
@@ -248,9 +260,11 @@ class StandardWorld {
   void check_remotes(std::uint32_t number, std::uint32_t me, bool locked) {
     if (locked) protocol_.lock_cache(CacheNumber{me});
     const SpanWord word{span(number).word.load_acquire()};
-    (void)span(number).word.load_relaxed();  // links are no steps of their own: others may come between here
+    // Links are no steps of their own: others may come between here
+    (void)span(number).word.load_relaxed();
     if (word.head() != BlockOffset::kNone) {
-      check_list(number, block(number, index_of(word.head())), shape_.capacity - word.outstanding());
+      check_list(number, block(number, index_of(word.head())),
+                 shape_.capacity - word.outstanding());
     }
     if (locked) protocol_.unlock_cache(cache(me));
   }
@@ -267,14 +281,16 @@ class StandardWorld {
     const Inside inside(*this);
     collect_delayed(me);
     standard::OwnedSpan owned = protocol_.partial_to_owned(kClass, CacheNumber{me});
-    if (!owned) owned = protocol_.abandoned_to_owned(pages_.abandoned_lists, kClass, CacheNumber{me});
+    if (!owned)
+      owned = protocol_.abandoned_to_owned(pages_.abandoned_lists, kClass, CacheNumber{me});
     return with_remotes(owned);
   }
-  /// The thread cache's last resorts when memory is out: abandoned spans, waiting for them; its own nearly
-  /// full spans.
+  /// The thread cache's last resorts when memory is out: abandoned spans, waiting for them;
+  /// its own nearly full spans.
   std::uint32_t find_orphan_waiting(std::uint32_t me) {
     const Inside inside(*this);
-    return with_remotes(protocol_.abandoned_to_owned(pages_.abandoned_lists, kClass, CacheNumber{me}, true));
+    return with_remotes(
+        protocol_.abandoned_to_owned(pages_.abandoned_lists, kClass, CacheNumber{me}, true));
   }
   std::uint32_t find_floating(std::uint32_t me) {
     const Inside inside(*this);
@@ -302,7 +318,8 @@ class StandardWorld {
     s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kShared, 1).bits);
     hand_out(number, 1);
   }
-  /// Before the threads start: a span of thread cache `me`, parked, with blocks 1 .. out handed out.
+  /// Before the threads start: a span of thread cache `me`, parked, with
+  /// blocks 1 .. out handed out.
   void start_parked(std::uint32_t number, std::uint32_t me, std::uint32_t out) {
     start_hot(number, me, out);
     share(number, me);
@@ -314,7 +331,8 @@ class StandardWorld {
   /// The end of the thread whose thread cache is `me`, apart from its current spans.
   void adopted(std::uint32_t me) {
     const Inside inside(*this);
-    put_in_pool(protocol_.abandon_all(CacheNumber{me}, pages_.abandoned_lists.home_of(CacheNumber{me})));
+    put_in_pool(
+        protocol_.abandon_all(CacheNumber{me}, pages_.abandoned_lists.home_of(CacheNumber{me})));
   }
   /// The same for a current span: its lists go as they are, uncounted.
   void orphan_uncounted(std::uint32_t number, std::uint32_t me) {
@@ -335,7 +353,8 @@ class StandardWorld {
       put_in_pool(found.span);
     }
   }
-  /// An emptied span that was taken from the pool serves its class again, with the lists that it has.
+  /// An emptied span that was taken from the pool serves its class again,
+  /// with the lists that it has.
   void make_hot_again(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
     const SpanWord was{s.word.load_relaxed()};
@@ -347,7 +366,7 @@ class StandardWorld {
     pages_.abandoned_lists.numbers[me] = abandoned_list;
   }
 
-  // --- At rest ---------------------------------------------------------------------------------------------
+  // --- At rest -----------------------------------------------------------------------------------
   /// Everything is where it must be. With `settled` also: no empty span is held by a thread cache.
   void check_at_rest(bool collected = true) {
     std::uint32_t pooled[kMaxSpans + 1] = {};
@@ -379,7 +398,8 @@ class StandardWorld {
   // Of a current span, but for what others have freed.
   std::uint32_t free_of(const Span& s) const {
     std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
-    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
+    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b))
+      ++free_blocks;
     return free_blocks;
   }
   void touch(std::uint32_t number, std::uint32_t b) {
@@ -447,9 +467,10 @@ class StandardWorld {
     MODEL_CHECK(word.outstanding() - s.uncollected() == out + (s.uncounted ? free_of(s) : 0));
     MODEL_CHECK(!s.uncounted || (cache(word.owner()).is_abandoned_list() &&
                                  cache(word.owner()).uncounted.load_relaxed() != 0));
-    MODEL_CHECK(listed_anywhere == 1);                    // a parked span is on exactly one list,
-    MODEL_CHECK(times_listed(n, word.owner()) == 1);      // and that is its owner's
-    if (collected) MODEL_CHECK(out != 0 || s.uncounted);  // an empty span was returned, if anybody knew
+    MODEL_CHECK(listed_anywhere == 1);                // a parked span is on exactly one list,
+    MODEL_CHECK(times_listed(n, word.owner()) == 1);  // and that is its owner's
+    // An empty span was returned, if anybody knew
+    if (collected) MODEL_CHECK(out != 0 || s.uncounted);
     // Whoever needs a block finds an orphan that has a free one.
     if (cache(word.owner()).is_abandoned_list() && out < blocks) {
       MODEL_CHECK(s.list == ListId::kPartial);
@@ -458,7 +479,8 @@ class StandardWorld {
     }
   }
 
-  // Every block is out, on the span's list, on its remote list, or untouched; and in one place only.
+  // Every block is out, on the span's list, on its remote list, or
+  // untouched; and in one place only.
   void check_blocks(std::uint32_t n, SpanWord word) {
     std::uint32_t remote = 0;
     for (std::uint32_t b = 1; b <= shape_.capacity; ++b) {
@@ -469,7 +491,8 @@ class StandardWorld {
     MODEL_CHECK(word.outstanding() + remote <= shape_.capacity);
   }
   Block* first_remote(std::uint32_t n, SpanWord word) {
-    return word.head() == BlockOffset::kNone ? standard::no_block() : block(n, index_of(word.head()));
+    return word.head() == BlockOffset::kNone ? standard::no_block()
+                                             : block(n, index_of(word.head()));
   }
   // How often the list from `first` on has block b.
   std::uint32_t times_linked(std::uint32_t n, Block* first, std::uint32_t b) const {
@@ -516,7 +539,8 @@ class StandardWorld {
  protected:
   void believe_shown_blocks() {
     for (std::uint32_t n = 1; n <= shape_.spans; ++n) {
-      for (std::uint32_t b = 1; b <= kMaxBlocks; ++b) out_[n][b] = shown_out_[n][b].load_relaxed() != 0;
+      for (std::uint32_t b = 1; b <= kMaxBlocks; ++b)
+        out_[n][b] = shown_out_[n][b].load_relaxed() != 0;
     }
   }
   /// In a fork's child: whether a thread vanished inside a call.
@@ -532,12 +556,14 @@ class StandardWorld {
   /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
     Span& s = span(n);
-    return out_[n][b] + (b > s.carved.load_relaxed()) + times_linked(n, s.free_list.load_relaxed(), b) +
+    return out_[n][b] + (b > s.carved.load_relaxed()) +
+           times_linked(n, s.free_list.load_relaxed(), b) +
            times_linked(n, first_remote(n, SpanWord{s.word.load_relaxed()}), b);
   }
   std::uint32_t times_listed_anywhere(std::uint32_t number) {
     std::uint32_t found = 0;
-    for (std::uint32_t owner = 0; owner < kLabs; ++owner) found += times_listed(number, CacheNumber{owner});
+    for (std::uint32_t owner = 0; owner < kLabs; ++owner)
+      found += times_listed(number, CacheNumber{owner});
     return found;
   }
 

@@ -1,7 +1,7 @@
-// A thread cache of the supermalloc engine (engines/supermalloc/thread_cache.hpp) of which a fork's child
-// finds any step half done: after clean_up() no object is in two places, each count is right, and nothing is
-// in a list that a program has. A list or an object that its thread was just moving may be lost, nothing
-// else.
+// A thread cache of the supermalloc engine (engines/supermalloc/thread_cache.hpp) of which a fork's
+// child finds any step half done: after clean_up() no object is in two places, each count is right,
+// and nothing is in a list that a program has. A list or an object that its thread was just moving
+// may be lost, nothing else.
 #include "supermalloc_words.hpp"
 
 #include <initializer_list>
@@ -32,8 +32,9 @@ constexpr BinNumber kBin = [] {
 constexpr std::size_t kTag = kBin + 1;
 constexpr Secret kSecret = 0x5a5a5a5a5a5a5a5a;
 
-/// A thread that allocates and frees as the allocator does when the caches behind it are full, or empty; a
-/// scene says what. kInOrder: stores arrive as they are made, so that it is known what cannot be lost.
+/// A thread that allocates and frees as the allocator does when the caches behind it are
+/// full, or empty; a scene says what. kInOrder: stores arrive as they are made, so that it is
+/// known what cannot be lost.
 template <class TheCache, bool kInOrder>
 struct CacheWorld {
   static constexpr unsigned kThreads = 1;
@@ -104,7 +105,8 @@ struct CacheWorld {
 
  private:
   FreeObject* pop() {
-    if (FreeObject* top = cache.first[kTag].load_relaxed(); !is_end(top)) places[top - objects] = kMoving;
+    if (FreeObject* top = cache.first[kTag].load_relaxed(); !is_end(top))
+      places[top - objects] = kMoving;
     FreeObject* object = cache.pop(kTag, kSecret);
     if (object == nullptr) return nullptr;
     places[object - objects] = kProgram;
@@ -134,7 +136,7 @@ struct CacheWorld {
   }
 };
 
-// --- Scenes: what was before, what is done ------------------------------------------------------------
+// --- Scenes: what was before, what is done -------------------------------------------------------
 
 template <class TheCache, bool kInOrder>
 struct Frees : CacheWorld<TheCache, kInOrder> {
@@ -179,7 +181,7 @@ struct Everything : CacheWorld<TheCache, kInOrder> {
   }
 };
 
-// --- Naive variants -----------------------------------------------------------------------------------
+// --- Naive variants ------------------------------------------------------------------------------
 
 struct UnsealsFirst : Cache {
   using Cache::Cache;
@@ -274,11 +276,11 @@ struct BelievesTheCounts : Cache {
   }
 };
 
-// --- Threads without a cache --------------------------------------------------------------------------
+// --- Threads without a cache ---------------------------------------------------------------------
 
-// The first mallocs of two threads, before or while the process's secret is set: the cache of those that have
-// none is empty and full, whichever secret they see, and the first one stays. (The allocator sets it under a
-// lock.)
+// The first mallocs of two threads, before or while the process's secret is set: the cache of those
+// that have none is empty and full, whichever secret they see, and the first one stays. (The
+// allocator sets it under a lock.)
 template <Secret kFirst, Secret kSecond>
 struct FirstCalls {
   static constexpr unsigned kThreads = 2;
@@ -313,14 +315,17 @@ TEST(SupermallocCache, OtherOrdersOfStoresAreFoundOut) {
   expect_finds<Everything<EmptiesFirst, true>>("EmptiesFirst", kInOrder, "found[n] == 1");
   expect_finds<Everything<ForgetsFirst, true>>("ForgetsFirst", kInOrder, "found[n] == 1");
   expect_finds<Allocates<UnsealsInNoOrder, false>>("UnsealsInNoOrder", kInAnyOrder, "overwritten");
-  expect_finds<Allocates<ForgetsInNoOrder, false>>("ForgetsInNoOrder", kInAnyOrder, "found[n] <= 1");
-  expect_finds<Frees<PutsAsideInNoOrder, false>>("PutsAsideInNoOrder", kInAnyOrder, "found[n] <= 1");
+  expect_finds<Allocates<ForgetsInNoOrder, false>>("ForgetsInNoOrder", kInAnyOrder,
+                                                   "found[n] <= 1");
+  expect_finds<Frees<PutsAsideInNoOrder, false>>("PutsAsideInNoOrder", kInAnyOrder,
+                                                 "found[n] <= 1");
 }
 
 TEST(SupermallocCache, EachPartOfCleaningUpIsNeeded) {
   constexpr Options kInOrder = forked_in(MemoryModel::interleaving);
   expect_finds<Everything<BelievesBothLists, true>>("BelievesBothLists", kInOrder, "found[n] <= 1");
-  expect_finds<Everything<BelievesTheCounts, true>>("BelievesTheCounts", kInOrder, "count_of_first");
+  expect_finds<Everything<BelievesTheCounts, true>>("BelievesTheCounts", kInOrder,
+                                                    "count_of_first");
 }
 
 TEST(SupermallocCache, AThreadWithoutOneHasNoneUnderAnySecret) {

@@ -1,7 +1,8 @@
-// What a free of the supermalloc engine looks at without a lock (engines/supermalloc/chunk_table.hpp,
-// folios.hpp): its chunk's entry in the table, and the object's bit. Who frees an object in use must see both
-// as they are, whatever happens meanwhile to objects whose bits are in the same word, and to other chunks.
-// And what a fork leaves of a bin's books (folio_heap.hpp).
+// What a free of the supermalloc engine looks at without a lock
+// (engines/supermalloc/chunk_table.hpp, folios.hpp): its chunk's entry in the table, and the
+// object's bit. Who frees an object in use must see both as they are, whatever happens meanwhile
+// to objects whose bits are in the same word, and to other chunks. And what a fork leaves of a
+// bin's books (folio_heap.hpp).
 #include "supermalloc_words.hpp"
 
 #include <cstring>
@@ -37,7 +38,8 @@ constexpr BinNumber bin_of_size(std::size_t size) {
 // Two objects a folio: folios become empty and full at once, and many have their bits in one word.
 constexpr BinNumber kBin = bin_of_size(2048);
 constexpr BinNumber kOtherBin = bin_of_size(4096);
-static_assert(kBin < Bins::kFirstLarge && Bins::of(kBin).folio_objects == 2 && kOtherBin < Bins::kFirstLarge);
+static_assert(kBin < Bins::kFirstLarge && Bins::of(kBin).folio_objects == 2 &&
+              kOtherBin < Bins::kFirstLarge);
 constexpr supermalloc::Secret kSecret = 0x5a5a5a5a5a5a5a5a;
 
 struct FolioWorld {
@@ -111,7 +113,7 @@ struct FolioWorld {
   }
 };
 
-// --- Naive variants -----------------------------------------------------------------------------------
+// --- Naive variants ------------------------------------------------------------------------------
 
 // Bits are changed without the lock: of two objects in one word, of different folios.
 struct ClaimsWithoutTheLock : FolioWorld {
@@ -144,19 +146,22 @@ struct EntryLast : FolioWorld {
   void at_rest() {}
 };
 
-// The program's threads pass an object on with nothing that orders them: no allocator could know it then.
+// The program's threads pass an object on with nothing that orders them: no
+// allocator could know it then.
 struct PassedWithoutOrder : FolioWorld {
   static constexpr unsigned kThreads = 2;
   void thread(unsigned self) {
     if (self == 0) return passed.store_relaxed(take(kBin));
-    if (FreeObject* object = passed.load_relaxed(); object != nullptr) check_it_is_out(kBin, object);
+    if (FreeObject* object = passed.load_relaxed(); object != nullptr)
+      check_it_is_out(kBin, object);
   }
   void at_rest() {}
 };
 
-// --- As it is -----------------------------------------------------------------------------------------
+// --- As it is ------------------------------------------------------------------------------------
 
-// An object is passed on and freed; its giver allocates and frees the neighbour meanwhile, in the same word.
+// An object is passed on and freed; its giver allocates and frees the neighbour
+// meanwhile, in the same word.
 struct FreedElsewhere : FolioWorld {
   static constexpr unsigned kThreads = 2;
   void thread(unsigned self) {
@@ -196,17 +201,18 @@ struct PassedOnTwice : FolioWorld {
     if (self == 0) return pass(take(kBin));
     if (self == 1) return passed_on.store_release(receive());
     for (;;) {
-      if (FreeObject* object = passed_on.load_acquire(); object != nullptr) return put(kBin, object);
+      if (FreeObject* object = passed_on.load_acquire(); object != nullptr)
+        return put(kBin, object);
       spin_hint();
     }
   }
   void at_rest() { MODEL_CHECK(check_books(kBin) == 0); }
 };
 
-// --- Forks --------------------------------------------------------------------------------------------
+// --- Forks ---------------------------------------------------------------------------------------
 
-// Two threads allocate and free, and vanish at any step. The child's books are right; what a program's
-// variable says it has is out; of what is out else a thread had one object in its hands.
+// Two threads allocate and free, and vanish at any step. The child's books are right; what a
+// program's variable says it has is out; of what is out else a thread had one object in its hands.
 template <bool kHearsOfEmptying>
 struct Forked : FolioWorld {
   static constexpr unsigned kThreads = 2;

@@ -1,9 +1,9 @@
-// A CPU's chains of the supermalloc engine (engines/supermalloc/cpu_caches.hpp) where threads of that CPU
-// change them by restartable sequences, and those of another one by its lock: no list is lost, or in two
-// places.
+// A CPU's chains of the supermalloc engine (engines/supermalloc/cpu_caches.hpp) where threads of
+// that CPU change them by restartable sequences, and those of another one by its lock: no list
+// is lost, or in two places.
 //
-// The caches are the library's. Of a sequence the checker runs the steps (model_sequence.hpp): others may
-// come before each of them, which ends it if they are of its CPU.
+// The caches are the library's. Of a sequence the checker runs the steps (model_sequence.hpp):
+// others may come before each of them, which ends it if they are of its CPU.
 #include "supermalloc_words.hpp"
 
 #include <cstring>
@@ -33,7 +33,8 @@ template <unsigned kChainLists>
 struct ChainsWorldOf {
   using Config = ShortChains<kChainLists>;
   static constexpr const supermalloc::Bin& kTheBin = supermalloc::Bins<Config>::of(kBin);
-  static_assert(kTheBin.is_large() && kTheBin.chain_lists == kChainLists && kTheBin.list_objects == 1);
+  static_assert(kTheBin.is_large() && kTheBin.chain_lists == kChainLists &&
+                kTheBin.list_objects == 1);
 
   static constexpr unsigned kLists = 8;
 
@@ -95,7 +96,8 @@ using ChainsWorld = ChainsWorldOf<2>;
 
 // (A thread that finds its CPU's lock taken goes by, and may find nothing.)
 //
-// Two threads of one CPU. What the one does may leave the chain's word as the other one has seen it.
+// Two threads of one CPU. What the one does may leave the chain's word as
+// the other one has seen it.
 struct TakeAndTake : ChainsWorld {
   static constexpr unsigned kThreads = 2;
   TakeAndTake() {
@@ -178,8 +180,8 @@ struct ThreeThreads : ChainsWorld {
     }
   }
 };
-// Both chains are full, or empty: chains change places with the global cache, under the CPU's lock. Threads
-// that are moved meanwhile come to the other CPU's chains.
+// Both chains are full, or empty: chains change places with the global cache, under the CPU's lock.
+// Threads that are moved meanwhile come to the other CPU's chains.
 struct ChainsMove : ChainsWorld {
   static constexpr unsigned kThreads = 2;
   ChainsMove() {
@@ -252,9 +254,9 @@ struct ComesByTheLock : ChainsWorld {
     }
   }
 };
-// One has seen a full chain, long ago, which has gone to the global cache since. It begins its sequence when
-// the CPU's chains are another one's to change: of a thread that was on this CPU behind its closing, and has
-// been moved. That one brings the chain back, with another list.
+// One has seen a full chain, long ago, which has gone to the global cache since. It begins its
+// sequence when the CPU's chains are another one's to change: of a thread that was on this CPU
+// behind its closing, and has been moved. That one brings the chain back, with another list.
 struct BeginsLate : ChainsWorldOf<1> {
   static constexpr unsigned kThreads = 2;
   Chain seen;
@@ -276,8 +278,8 @@ struct BeginsLate : ChainsWorldOf<1> {
     if (!list.is_empty()) got(list);
   }
 };
-// Both threads vanish at any step: one whose sequence moves a list, and one whose list has chains change
-// places. The child finds each list once, or never again, and has chains to go on with.
+// Both threads vanish at any step: one whose sequence moves a list, and one whose list has chains
+// change places. The child finds each list once, or never again, and has chains to go on with.
 struct ForkedChains : ChainsWorldOf<1> {
   static constexpr unsigned kThreads = 2;
   ForkedChains() {
@@ -300,7 +302,8 @@ struct ForkedChains : ChainsWorldOf<1> {
       MODEL_CHECK(is_cached[n]);
       is_cached[n] = false;
     };
-    for (ObjectList list = caches.take(kBin); !list.is_empty(); list = caches.take(kBin)) find(list);
+    for (ObjectList list = caches.take(kBin); !list.is_empty(); list = caches.take(kBin))
+      find(list);
     caches.drain(kBin, find);
     for (unsigned n = 0; n < 4; ++n) {
       is_cached[n] = true;

@@ -1,7 +1,8 @@
-// The words of the supermalloc engine that instructions take as their operand, made visible to the checker.
+// The words of the supermalloc engine that instructions take as their operand,
+// made visible to the checker.
 //
-// base/atomic.hpp has them as the library does, which the models do not see. The engine's headers find these
-// first, because they stand in its namespace: so include this before any of them.
+// base/atomic.hpp has them as the library does, which the models do not see. The engine's headers
+// find these first, because they stand in its namespace: so include this before any of them.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +42,9 @@ class SetOnce {
   Atomic<unsigned long long> word_{0};
 };
 
-/// Behind every store before it, and ahead of every one behind it: the second is more than the library's
-/// promises, but what a kernel that stops threads for a fork finds. A fork may come before it.
+/// Behind every store before it, and ahead of every one behind it: the second is more
+/// than the library's promises, but what a kernel that stops threads for a fork finds. A
+/// fork may come before it.
 inline void store_in_order(unsigned long& word, unsigned long value) {
   static constinit Atomic<std::uint32_t> behind_all{0};
   if (model::modelled) behind_all.exchange_acq_rel(0);

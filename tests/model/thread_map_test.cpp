@@ -10,8 +10,8 @@ namespace {
 
 using standard::FreeTarget;
 
-// Two spans whose addresses share an entry, one more that does not; two threads' maps. Who owns a span says
-// `owner`, changed by whoever has it; a pool passes spans on.
+// Two spans whose addresses share an entry, one more that does not; two threads' maps. Who owns a
+// span says `owner`, changed by whoever has it; a pool passes spans on.
 template <class Map>
 struct MapWorld {
   static constexpr std::uintptr_t kAddresses[] = {0, 0x10000, 0x30000,
@@ -43,14 +43,16 @@ struct MapWorld {
   void check_at_rest() {
     for (unsigned self = 0; self < 2; ++self) {
       for (unsigned n = 1; n <= 3; ++n) {
-        const bool shown = maps[self].entry(kAddresses[n]).load_relaxed() == maps[self].offset_of(spans[n]);
+        const bool shown =
+            maps[self].entry(kAddresses[n]).load_relaxed() == maps[self].offset_of(spans[n]);
         if (shown) MODEL_CHECK(owner[n] == self + 1);
       }
     }
     // Of one's own spans that share an entry the one that was shown last is shown.
     for (unsigned self = 0; self < 2; ++self) {
       if (owner[3] == self + 1) {
-        MODEL_CHECK(maps[self].entry(kAddresses[3]).load_relaxed() == maps[self].offset_of(spans[3]));
+        MODEL_CHECK(maps[self].entry(kAddresses[3]).load_relaxed() ==
+                    maps[self].offset_of(spans[3]));
       }
     }
   }
@@ -58,8 +60,8 @@ struct MapWorld {
 
 using Map = standard::ThreadMapOf<2>;
 
-// Thread 1 has claimed two of thread 0's spans, and passes them on; thread 0 takes what it finds, and shows
-// another span at the same entry meanwhile.
+// Thread 1 has claimed two of thread 0's spans, and passes them on; thread 0 takes what it finds,
+// and shows another span at the same entry meanwhile.
 template <class M>
 struct ClaimedAndTakenBack : MapWorld<M> {
   static constexpr unsigned kThreads = 2;
@@ -81,8 +83,8 @@ struct ClaimedAndTakenBack : MapWorld<M> {
   void at_rest() {
     this->check_at_rest();
     // Span 2 was never given away: if it is not shown, span 1 came later.
-    const bool shown =
-        this->maps[0].entry(this->kAddresses[2]).load_relaxed() == this->maps[0].offset_of(this->spans[2]);
+    const bool shown = this->maps[0].entry(this->kAddresses[2]).load_relaxed() ==
+                       this->maps[0].offset_of(this->spans[2]);
     MODEL_CHECK(shown || this->owner[1] == 1);
   }
 };

@@ -198,7 +198,8 @@ struct Chains : Elements<TreiberStack> {
         last = n;
       }
       if (first == 0) return;
-      for (std::uint32_t n = first; n != 0; n = n == last ? 0 : links[n].load_relaxed()) holder[n] = kInStack;
+      for (std::uint32_t n = first; n != 0; n = n == last ? 0 : links[n].load_relaxed())
+        holder[n] = kInStack;
       stack.push_chain(first, last, link());
     } else if (self == 1) {
       pop(self);

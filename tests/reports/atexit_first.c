@@ -1,5 +1,5 @@
-// More exit handlers than the C library has room for, as the first thing of all: it allocates, holding its
-// lock. They allocate too.
+// More exit handlers than the C library has room for, as the first thing of all: it allocates,
+// holding its lock. They allocate too.
 #include "report.h"
 static int ran;
 static void handler(void) {

@@ -1,5 +1,5 @@
-// A validator's stacks and heaps: 256 KiB, allocated, written to and freed by four threads, 2,000 times each.
-// How often is it the kernel's memory anew?
+// A validator's stacks and heaps: 256 KiB, allocated, written to and freed by four threads, 2,000
+// times each. How often is it the kernel's memory anew?
 #include <pthread.h>
 #include "report.h"
 static void* work(void* unused) {

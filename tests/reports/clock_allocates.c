@@ -1,5 +1,6 @@
-// libfaketime puts its own clock_gettime in the place of libc's, which allocates and frees. Whoever asks it
-// for the time in malloc comes back to malloc, again and again, or waits for a lock of its own.
+// libfaketime puts its own clock_gettime in the place of libc's, which allocates and
+// frees. Whoever asks it for the time in malloc comes back to malloc, again and again, or
+// waits for a lock of its own.
 #include <time.h>
 #include "report.h"
 static char* kept[64];

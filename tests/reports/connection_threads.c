@@ -1,5 +1,5 @@
-// A database server: each connection is a new thread, needs 8 MiB for its query, and leaves three tiny
-// objects behind.
+// A database server: each connection is a new thread, needs 8 MiB for its query, and leaves
+// three tiny objects behind.
 #include <pthread.h>
 #include "report.h"
 static void* serve(void* unused) {

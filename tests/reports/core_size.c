@@ -1,5 +1,5 @@
-// 256 MiB, of which a sixteenth is live when the program crashes. The kernel writes each anonymous mapping
-// that was touched, as long as it is, into the core file.
+// 256 MiB, of which a sixteenth is live when the program crashes. The kernel writes each anonymous
+// mapping that was touched, as long as it is, into the core file.
 #include "report.h"
 int main(void) {
   static char* block[60000];

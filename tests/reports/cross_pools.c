@@ -1,5 +1,5 @@
-// Ten threads allocate buffers of 4 to 40 KiB, two hundred others free them, in turns: 1.4 MiB live at a
-// time.
+// Ten threads allocate buffers of 4 to 40 KiB, two hundred others free them, in
+// turns: 1.4 MiB live at a time.
 #include <pthread.h>
 #include <semaphore.h>
 #include "report.h"
@@ -20,7 +20,8 @@ int main(void) {
   pthread_t thread[210];
   pthread_attr_t small;
   pthread_attr_init(&small), pthread_attr_setstacksize(&small, 64 * KIB), sem_init(&back, 0, 0);
-  for (long i = 0; i < 210; ++i) sem_init(&turn[i], 0, 0), pthread_create(&thread[i], &small, run, (void*)i);
+  for (long i = 0; i < 210; ++i)
+    sem_init(&turn[i], 0, 0), pthread_create(&thread[i], &small, run, (void*)i);
   const double before = mib();
   for (int round = 0; round < 2000; ++round) {
     sem_post(&turn[round % 10]), sem_wait(&back);

@@ -1,6 +1,6 @@
-// A sanitizer, or a runtime, has reserved nearly all of the 2^47 bytes that a program has. 8 GiB are left, at
-// a place of their own choice; from above 2^47, where processors have it, malloc must hand out nothing that
-// nobody asked for.
+// A sanitizer, or a runtime, has reserved nearly all of the 2^47 bytes that a program has. 8 GiB
+// are left, at a place of their own choice; from above 2^47, where processors have it, malloc must
+// hand out nothing that nobody asked for.
 #include <sys/mman.h>
 #include "report.h"
 int main(void) {

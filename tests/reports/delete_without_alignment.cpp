@@ -1,5 +1,5 @@
-// Memory of operator new with an alignment goes back with its size only. That is the program's fault; it must
-// not become other blocks' damage.
+// Memory of operator new with an alignment goes back with its size only. That is the program's
+// fault; it must not become other blocks' damage.
 #include <new>
 #include "report.h"
 int main() {
@@ -16,7 +16,8 @@ int main() {
     for (int i = 0; i < kBlocks; ++i)
       memset(block[i] = static_cast<char*>(malloc(size[i])), i % 251, size[i]);
     for (int i = 0; i < kBlocks; ++i) {
-      for (size_t at = 0; at < size[i]; ++at) damaged += static_cast<unsigned char>(block[i][at]) != i % 251;
+      for (size_t at = 0; at < size[i]; ++at)
+        damaged += static_cast<unsigned char>(block[i][at]) != i % 251;
       free(block[i]);
     }
   }

@@ -1,4 +1,5 @@
-// What must do nothing, as the first call of the process: free(NULL) and its like, before any constructor.
+// What must do nothing, as the first call of the process: free(NULL) and its
+// like, before any constructor.
 #include "report.h"
 static int bad;
 static void first(void) {

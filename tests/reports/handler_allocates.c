@@ -1,5 +1,6 @@
-// A profiler's signal handler allocates. The signal comes in the middle of malloc and free: at every 61st
-// instruction of 600 calls, one handler at a time. POSIX forbids it; how far does it get?
+// A profiler's signal handler allocates. The signal comes in the middle of malloc and
+// free: at every 61st instruction of 600 calls, one handler at a time. POSIX forbids
+// it; how far does it get?
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -17,8 +18,8 @@ int main(void) {
   const pid_t child = fork();
   int status = 0;
   if (child == 0) {
-    signal(SIGUSR1, handle), ptrace(PTRACE_TRACEME, 0, 0, 0), raise(SIGSTOP), work(), raise(SIGSTOP),
-        _exit(0);
+    signal(SIGUSR1, handle), ptrace(PTRACE_TRACEME, 0, 0, 0), raise(SIGSTOP), work(),
+        raise(SIGSTOP), _exit(0);
   }
   waitpid(child, &status, 0);
   long steps = 0, signals = 0, since = 0;
@@ -29,12 +30,13 @@ int main(void) {
     if (!WIFSTOPPED(status) || (WSTOPSIG(status) != SIGTRAP && WSTOPSIG(status) != SIGUSR1)) break;
     const int busy = (int)ptrace(PTRACE_PEEKDATA, child, (void*)&inside, 0);
     since = busy ? since + 1 : 0;
-    if (since > 300000) return kill(child, SIGKILL), verdict(0, "spins for ever at handler %ld", signals);
+    if (since > 300000)
+      return kill(child, SIGKILL), verdict(0, "spins for ever at handler %ld", signals);
     const int now = !busy && steps % 61 == 60;
     signals += now;
     ptrace(PTRACE_SINGLESTEP, child, 0, now ? SIGUSR1 : 0);
   }
   kill(child, SIGKILL);
-  return verdict(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "%ld handlers, then %s", signals,
-                 WIFSTOPPED(status) ? strsignal(WSTOPSIG(status)) : "the end");
+  return verdict(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "%ld handlers, then %s",
+                 signals, WIFSTOPPED(status) ? strsignal(WSTOPSIG(status)) : "the end");
 }

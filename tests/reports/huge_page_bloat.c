@@ -1,6 +1,6 @@
-// A dense heap of 256 MiB loses all but one block in each 2 MiB. Then khugepaged comes: it fills each huge
-// page again of which one small page is there, wherever the heap has not said no, or (sysfs: `madvise`) has
-// said yes.
+// A dense heap of 256 MiB loses all but one block in each 2 MiB. Then khugepaged comes: it fills
+// each huge page again of which one small page is there, wherever the heap has not said no, or
+// (sysfs: `madvise`) has said yes.
 #include <sys/mman.h>
 #include "report.h"
 enum { N = 65536, KEPT = 512, COLLAPSE = 25, NO_DUMP = 16 };
@@ -14,8 +14,10 @@ static void khugepaged(const char* wanted, const char* refused) {
     unsigned long a, b, inode = 1;
     if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &a, &b, mode, &inode) == 4)
       from = a, to = inode || mode[1] != 'w' ? a : b;
-    if (strncmp(line, "VmFlags:", 8) || (wanted && !strstr(line, wanted)) || strstr(line, refused)) continue;
-    for (unsigned long at = (from + 2 * MIB - 1) & -(2ul * MIB); at + 2 * MIB <= to; at += 2 * MIB) {
+    if (strncmp(line, "VmFlags:", 8) || (wanted && !strstr(line, wanted)) || strstr(line, refused))
+      continue;
+    for (unsigned long at = (from + 2 * MIB - 1) & -(2ul * MIB); at + 2 * MIB <= to;
+         at += 2 * MIB) {
       unsigned char there[512];
       if (mincore((void*)at, 2 * MIB, there) == 0 && memchr(there, 1, sizeof there))
         madvise((void*)at, 2 * MIB, COLLAPSE);

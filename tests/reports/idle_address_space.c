@@ -1,5 +1,5 @@
-// A program that mostly waits: 86 threads, 1,000 children, 40 MiB at its peak. How much address space is its
-// own?
+// A program that mostly waits: 86 threads, 1,000 children, 40 MiB at its peak. How much
+// address space is its own?
 #include <pthread.h>
 #include <sys/wait.h>
 #include "report.h"

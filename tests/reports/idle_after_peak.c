@@ -1,5 +1,5 @@
-// 200 MiB of small objects are freed in another order. Then the program is idle for three seconds, but for
-// ten requests a second.
+// 200 MiB of small objects are freed in another order. Then the program is idle for three seconds,
+// but for ten requests a second.
 #include <time.h>
 #include "report.h"
 enum { N = 350000 };

@@ -1,5 +1,5 @@
-// An album shows pictures of 1 to 60 MiB, one after the other, each with its 200 small objects, of which 20
-// stay.
+// An album shows pictures of 1 to 60 MiB, one after the other, each with its 200 small
+// objects, of which 20 stay.
 #include "report.h"
 int main(void) {
   for (int picture = 0; picture < 60; ++picture) {

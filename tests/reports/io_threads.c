@@ -1,5 +1,5 @@
-// Eight threads make the values of a store, 100 MiB; the main thread deletes seven of eight at random, then
-// the store is filled again with values of another size.
+// Eight threads make the values of a store, 100 MiB; the main thread deletes seven of eight at
+// random, then the store is filled again with values of another size.
 #include <pthread.h>
 #include "report.h"
 enum { N = 160000 };
@@ -23,5 +23,6 @@ int main(void) {
     if (chance(8)) free(value[i]), value[i] = NULL;
   const double deleted = mib();
   threads(300, 1010);
-  return verdict(mib() < 1.4 * full, "%.0f MiB, %.0f with 13 live, %.0f full again", full, deleted, mib());
+  return verdict(mib() < 1.4 * full, "%.0f MiB, %.0f with 13 live, %.0f full again", full, deleted,
+                 mib());
 }

@@ -1,5 +1,5 @@
-// A program frees its data after main, in an exit handler. The instructions of 1,000 frees there, and before,
-// one by one.
+// A program frees its data after main, in an exit handler. The instructions of 1,000 frees
+// there, and before, one by one.
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>

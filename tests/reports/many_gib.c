@@ -1,5 +1,5 @@
-// 60 GiB in blocks of 1 MiB and more, of which little is written: is the kernel's limit on mappings near?
-// (Ends at 2 GiB of memory.)
+// 60 GiB in blocks of 1 MiB and more, of which little is written: is the kernel's limit on mappings
+// near? (Ends at 2 GiB of memory.)
 #include "report.h"
 int main(void) {
   int served = 0, mappings = -1;
@@ -11,6 +11,6 @@ int main(void) {
   }
   char line[512];
   for (FILE* maps = fopen("/proc/self/maps", "r"); fgets(line, sizeof line, maps);) ++mappings;
-  return verdict(served == 30000 && mappings < 6000 && mib() < 1024, "%.0f GiB, %d mappings, %.0f MiB", size,
-                 mappings, mib());
+  return verdict(served == 30000 && mappings < 6000 && mib() < 1024,
+                 "%.0f GiB, %d mappings, %.0f MiB", size, mappings, mib());
 }

@@ -9,7 +9,8 @@ int main(void) {
       if (posix_memalign(&block, alignment, sizes[i]) || (uintptr_t)block % alignment)
         ++bad;
       else
-        ((char*)block)[0] = ((char*)block)[sizes[i] - 1] = 1, bad += malloc_usable_size(block) < sizes[i];
+        ((char*)block)[0] = ((char*)block)[sizes[i] - 1] = 1,
+        bad += malloc_usable_size(block) < sizes[i];
       free(block);
     }
   return verdict(bad == 0, "%d of %d refused or wrong", bad, calls);

@@ -1,4 +1,5 @@
-// Eight threads allocate 16 MiB each and wait; the main thread frees it all, then needs as much itself.
+// Eight threads allocate 16 MiB each and wait; the main thread frees it all,
+// then needs as much itself.
 #include <pthread.h>
 #include "report.h"
 enum { EACH = 16000 };

@@ -1,5 +1,5 @@
-// Sixteen threads of a pool serve a request each, one after the other, of 16 MiB at its peak. All is freed,
-// the threads wait for more.
+// Sixteen threads of a pool serve a request each, one after the other, of 16 MiB at its peak. All
+// is freed, the threads wait for more.
 #include <pthread.h>
 #include <semaphore.h>
 #include "report.h"

@@ -1,5 +1,5 @@
-// realloc(p, 0) as glibc has it: frees and returns null, and of null it allocates. Any mixture is none of
-// leak and double free.
+// realloc(p, 0) as glibc has it: frees and returns null, and of null it allocates. Any mixture is
+// none of leak and double free.
 #include <errno.h>
 #include "report.h"
 int main(void) {

@@ -1,5 +1,6 @@
-// What the programs share: memory as the kernel counts it, read without malloc; random numbers, the same in
-// each run; and the verdict, one line on stdout and the exit code: 0 good, 1 as bad as the report says.
+// What the programs share: memory as the kernel counts it, read without malloc; random
+// numbers, the same in each run; and the verdict, one line on stdout and the exit code: 0
+// good, 1 as bad as the report says.
 #pragma once
 #include <fcntl.h>
 #include <malloc.h>

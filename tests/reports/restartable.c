@@ -1,5 +1,5 @@
-// The C library has registered a thread's area for restartable sequences, or was told not to. It is not
-// malloc's to write to, and not malloc's to need.
+// The C library has registered a thread's area for restartable sequences, or was told not to. It is
+// not malloc's to write to, and not malloc's to need.
 #include <pthread.h>
 #include <sched.h>
 #include "report.h"
@@ -11,7 +11,8 @@ static void* work(void* unused) {
   for (int i = 0; i < 20000; ++i) {
     free(written(chance(3000)));
     // cpu_id_start, cpu_id, and the critical section, of which there is none.
-    if (__rseq_size && (area[0] >= 8192 || area[2] || area[3])) __atomic_store_n(&bad, 1, __ATOMIC_RELAXED);
+    if (__rseq_size && (area[0] >= 8192 || area[2] || area[3]))
+      __atomic_store_n(&bad, 1, __ATOMIC_RELAXED);
   }
   return unused;
 }

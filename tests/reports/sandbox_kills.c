@@ -1,5 +1,5 @@
-// A program sets itself a filter that kills for each system call which it does not need, and goes on to need
-// more memory. It needs those that glibc's malloc makes.
+// A program sets itself a filter that kills for each system call which it does not need, and goes
+// on to need more memory. It needs those that glibc's malloc makes.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -15,7 +15,8 @@ int main(void) {
   struct sock_filter filter[2 * N + 2] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
   for (int i = 0; i < N; ++i) {
-    filter[2 * i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1);
+    filter[2 * i + 1] =
+        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1);
     filter[2 * i + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   }
   filter[2 * N + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);

@@ -1,4 +1,5 @@
-// 128 MiB, freed but for every eighth block; then malloc_trim(0). What is free lies between what lives.
+// 128 MiB, freed but for every eighth block; then malloc_trim(0). What is free
+// lies between what lives.
 #include "report.h"
 int main(void) {
   static char* block[3600];

@@ -1,5 +1,5 @@
-// systemd: each memory pressure event "successfully trimmed", 0 bytes returned, again and again at full load.
-// Nothing happens between the calls: from the second on malloc_trim has nothing to give.
+// systemd: each memory pressure event "successfully trimmed", 0 bytes returned, again and again at
+// full load. Nothing happens between the calls: from the second on malloc_trim has nothing to give.
 #include "report.h"
 int main(void) {
   static char* block[20000];

@@ -1,5 +1,5 @@
-// A hook asks malloc_usable_size before each free: also when the C library frees a thread's last memory, long
-// after its destructors have run.
+// A hook asks malloc_usable_size before each free: also when the C library frees a thread's last
+// memory, long after its destructors have run.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,7 +27,8 @@ static void run(pthread_attr_t* how, int threads) {
 }
 int main(void) {
   pthread_attr_t how;  // a stack that the C library does not keep
-  pthread_attr_init(&how), pthread_attr_setstacksize(&how, 64ul * MIB), pthread_attr_setdetachstate(&how, 1);
+  pthread_attr_init(&how), pthread_attr_setstacksize(&how, 64ul * MIB),
+      pthread_attr_setdetachstate(&how, 1);
   run(&how, 500);
   const double before = mib();
   run(&how, 2000);

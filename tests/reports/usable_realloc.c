@@ -1,5 +1,6 @@
-// malloc_usable_size promises bytes that _FORTIFY_SOURCE=3 forbids; the way out that its authors name is
-// realloc to that size, which must then be free of charge: the same block, and all of it for use.
+// malloc_usable_size promises bytes that _FORTIFY_SOURCE=3 forbids; the way out that its
+// authors name is realloc to that size, which must then be free of charge: the same
+// block, and all of it for use.
 #include "report.h"
 int main(void) {
   int moved = 0, sizes = 0;

@@ -1,5 +1,5 @@
-// A server loads, drops three quarters, trims (Ruby's Process.warmup) and forks; each worker allocates 5 MiB.
-// What it has written to is its own copy from then on.
+// A server loads, drops three quarters, trims (Ruby's Process.warmup) and forks; each worker
+// allocates 5 MiB. What it has written to is its own copy from then on.
 #include <sys/wait.h>
 #include "report.h"
 int main(void) {

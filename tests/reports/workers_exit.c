@@ -19,5 +19,6 @@ int main(void) {
     after[round] = mib();
   }
   malloc_trim(0);
-  return verdict(after[3] < 50, "%.0f, %.0f, %.0f MiB, trimmed %.0f", after[0], after[1], after[3], mib());
+  return verdict(after[3] < 50, "%.0f, %.0f, %.0f MiB, trimmed %.0f", after[0], after[1], after[3],
+                 mib());
 }

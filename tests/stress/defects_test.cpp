@@ -1,5 +1,5 @@
-// Do the scenarios find what they are for? Engines with one planted defect each; every scenario must pass on
-// the sound one, and some scenario must fail on each defective one.
+// Do the scenarios find what they are for? Engines with one planted defect each; every scenario
+// must pass on the sound one, and some scenario must fail on each defective one.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -32,10 +32,12 @@ struct LibcEngine {
 
   template <OutOfMemory Policy = ReturnNull>
   static void* allocate(std::size_t n) {
-    // The planted ones stay inside the other block, which is bigger: libc's own books are not harmed.
+    // The planted ones stay inside the other block, which is bigger: libc's
+    // own books are not harmed.
     const bool small = n >= 32 && n <= 128;
     void* other = last_.load();
-    if (kDefect == Defect::kBlockTwice && small && other != nullptr && now()) return noted(other, n);
+    if (kDefect == Defect::kBlockTwice && small && other != nullptr && now())
+      return noted(other, n);
     if (kDefect == Defect::kOverlap && small && other != nullptr && now()) {
       return noted(static_cast<char*>(other) + 16, n);
     }
@@ -58,7 +60,8 @@ struct LibcEngine {
   // A defective heap's blocks are leaked: libc must not see a block twice.
   static void deallocate(void* p) {
     void* other = last_.load();
-    if (kDefect == Defect::kWritesOnFree && other != nullptr && now()) static_cast<char*>(other)[16] ^= 1;
+    if (kDefect == Defect::kWritesOnFree && other != nullptr && now())
+      static_cast<char*>(other)[16] ^= 1;
     if constexpr (kDefect == Defect::kNone) {
       std::lock_guard guard(lock_);
       sizes_.erase(p);
@@ -114,7 +117,8 @@ template <Defect kDefect>
 std::string first_error() {
   Report report;
   // One thread: the planted defects are data races only where several threads use one block.
-  oracle_of_ranges<LibcEngine<kDefect>>(1, kDefect == Defect::kLosesLarge ? 10'000 : 1'000'000, report);
+  oracle_of_ranges<LibcEngine<kDefect>>(1, kDefect == Defect::kLosesLarge ? 10'000 : 1'000'000,
+                                        report);
   return report.first();
 }
 
@@ -153,8 +157,8 @@ TEST(StressItself, FindsLostLargeObjects) {
   EXPECT_NE(first_error<Defect::kLosesLarge>().find("are left"), std::string::npos);
 }
 
-// --- Does the census find what only it can see? The a2alloc engine with a defect in its books. The defect
-// is planted by trim(), which each scenario calls before the census.
+// --- Does the census find what only it can see? The a2alloc engine with a defect in its books. The
+// defect is planted by trim(), which each scenario calls before the census.
 
 template <class Tag>
 struct Planted : A2allocReport {};
@@ -190,7 +194,8 @@ TEST(StressItself, FindsNothingInASoundA2allocEngine) {
   EXPECT_EQ(census_after_threads<Sound>(), "");
 }
 TEST(StressItself, FindsASuperblockThatBlocksDoNotTile) {
-  EXPECT_NE(census_after_threads<Mistiled>().find("blocks do not tile their superblock"), std::string::npos);
+  EXPECT_NE(census_after_threads<Mistiled>().find("blocks do not tile their superblock"),
+            std::string::npos);
 }
 TEST(StressItself, FindsABlockThatIsLeftOut) {
   EXPECT_NE(census_after_threads<Leaking>().find("live blocks 1"), std::string::npos);

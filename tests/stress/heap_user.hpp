@@ -1,5 +1,6 @@
-// One thread's dealings with an engine's heap, every promise checked: alignment, ownership, usable size,
-// zeroed memory, and the content of each block from the moment it was allocated to the moment it is freed.
+// One thread's dealings with an engine's heap, every promise checked: alignment, ownership,
+// usable size, zeroed memory, and the content of each block from the moment it was allocated
+// to the moment it is freed.
 #pragma once
 
 #include <cstring>
@@ -17,8 +18,8 @@ struct Block {
   std::uint64_t seed = 0;
 };
 
-/// The pattern: every word of a small block, every 64th word of a bigger one (its last bytes always), so that
-/// a stray write of the heap into a block, or a block handed out twice, is seen.
+/// The pattern: every word of a small block, every 64th word of a bigger one (its last bytes
+/// always), so that a stray write of the heap into a block, or a block handed out twice, is seen.
 class Pattern {
  public:
   static void write(const Block& block) {
@@ -53,7 +54,8 @@ class HeapUser {
  public:
   using Api = MallocApi<E>;
 
-  HeapUser(std::uint64_t stream, Report& report) : random_(test::seed_of(stream)), report_(report) {}
+  HeapUser(std::uint64_t stream, Report& report)
+      : random_(test::seed_of(stream)), report_(report) {}
   ~HeapUser() { report_.operations.fetch_add(operations_, std::memory_order_relaxed); }
   HeapUser(const HeapUser&) = delete;
   HeapUser& operator=(const HeapUser&) = delete;
@@ -98,7 +100,8 @@ class HeapUser {
     for (Block& block : blocks) free(block);
   }
 
-  /// A block on its way to another thread: a parcel, which lies in memory of the same heap. nullptr: refused.
+  /// A block on its way to another thread: a parcel, which lies in memory of the
+  /// same heap. nullptr: refused.
   static Block* pack(const Block& block) {
     void* memory = Api::malloc(sizeof(Block));
     return memory == nullptr ? nullptr : new (memory) Block(block);
@@ -132,10 +135,11 @@ class HeapUser {
     if (block.start == nullptr) {
       report_.error("%zu bytes were refused", block.size);
     } else if (reinterpret_cast<std::uintptr_t>(block.start) % alignment != 0) {
-      report_.error("%p of %zu bytes is not aligned to %zu", static_cast<void*>(block.start), block.size,
-                    alignment);
+      report_.error("%p of %zu bytes is not aligned to %zu", static_cast<void*>(block.start),
+                    block.size, alignment);
     } else if (!E::owns(block.start)) {
-      report_.error("%p of %zu bytes is not the engine's", static_cast<void*>(block.start), block.size);
+      report_.error("%p of %zu bytes is not the engine's", static_cast<void*>(block.start),
+                    block.size);
     } else if (E::usable_size(block.start) < block.size) {
       report_.error("%p: %zu bytes usable, %zu asked", static_cast<void*>(block.start),
                     E::usable_size(block.start), block.size);
@@ -150,8 +154,8 @@ class HeapUser {
   }
   void expect_content(const Block& block, std::size_t bytes, const char* when) {
     if (block.start == nullptr || Pattern::stands(block, bytes)) return;
-    report_.error("%s: content of %p (%zu bytes) was changed", when, static_cast<void*>(block.start),
-                  block.size);
+    report_.error("%s: content of %p (%zu bytes) was changed", when,
+                  static_cast<void*>(block.start), block.size);
   }
 
   Random random_;

@@ -1,9 +1,9 @@
-// Adversaries that drive `standard` to the most memory that they can with blocks of up to 32 KiB, within a
-// limit on what lives; and the bound of docs/architecture.md ("A bound"), which none of them may pass. Each
-// prints what it has reached.
+// Adversaries that drive `standard` to the most memory that they can with blocks of up to 32 KiB,
+// within a limit on what lives; and the bound of docs/architecture.md ("A bound"), which none of
+// them may pass. Each prints what it has reached.
 //
-// MEMORY_BOUND_MIB: the limit; memory is some sixty times as much. MEMORY_BOUND_SEEDS: programs drawn.
-// SPANALLOC_WRITE_DOCS=1 writes the tables of the bound.
+// MEMORY_BOUND_MIB: the limit; memory is some sixty times as much. MEMORY_BOUND_SEEDS: programs
+// drawn. SPANALLOC_WRITE_DOCS=1 writes the tables of the bound.
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 
@@ -122,10 +122,10 @@ class Program {
 };
 
 // --- Adversaries
-// ---------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
-// Robson's (1971), against any allocator: sizes double, and of each phase stay the blocks that have a word at
-// a place of the next size at which the most is kept from it.
+// Robson's (1971), against any allocator: sizes double, and of each phase stay the blocks that have
+// a word at a place of the next size at which the most is kept from it.
 void robson(Program& program) {
   std::uintptr_t place = 0;
   for (std::size_t size = kSmallest; size <= kLargest; size *= 2) {
@@ -135,7 +135,8 @@ void robson(Program& program) {
       };
       const auto kept_from = [&](std::uintptr_t at) {
         std::size_t sum = 0;
-        for (const Block& b : program.blocks) sum += has_word(b, at) && b.size < size ? size - b.size : 0;
+        for (const Block& b : program.blocks)
+          sum += has_word(b, at) && b.size < size ? size - b.size : 0;
         return sum;
       };
       if (kept_from(place + size / 2) > kept_from(place)) place += size / 2;
@@ -206,7 +207,7 @@ void draw(Program& program, std::uint64_t seed) {
   }
 }
 
-// --- What they reach -------------------------------------------------------------------------------------
+// --- What they reach -----------------------------------------------------------------------------
 
 class MemoryBoundTest : public testing::Test {
  protected:
@@ -223,21 +224,23 @@ class MemoryBoundTest : public testing::Test {
     return now - std::min(before_, now);
   }
 
-  /// Both bounds, and prints them; returns what was reached at once and at rest, over what has lived.
+  /// Both bounds, and prints them; returns what was reached at once and at
+  /// rest, over what has lived.
   std::pair<double, double> check(const char* name, std::size_t live, unsigned threads) {
     const auto over_live = [&](std::size_t bytes) {
       return static_cast<double>(bytes) / static_cast<double>(live);
     };
     const auto bound = [&](double a) {
-      return static_cast<std::size_t>(a * static_cast<double>(live)) + threads * MemoryBound::kThread +
-             MemoryBound::kProcess;
+      return static_cast<std::size_t>(a * static_cast<double>(live)) +
+             threads * MemoryBound::kThread + MemoryBound::kProcess;
     };
     const std::size_t at_once = taken();
     owned->heap.trim();
     const std::size_t at_rest = taken();
-    std::printf("%s, %zu MiB live: %.1f times as much at once (bound %.0f), %.1f after trim (bound %.0f)\n",
-                name, live / kMiB, over_live(at_once), MemoryBound::kAtOnce, over_live(at_rest),
-                MemoryBound::kAtRest);
+    std::printf(
+        "%s, %zu MiB live: %.1f times as much at once (bound %.0f), %.1f after trim (bound %.0f)\n",
+        name, live / kMiB, over_live(at_once), MemoryBound::kAtOnce, over_live(at_rest),
+        MemoryBound::kAtRest);
     EXPECT_LE(at_once, bound(MemoryBound::kAtOnce)) << name;
     EXPECT_LE(at_rest, bound(MemoryBound::kAtRest)) << name;
     return {over_live(at_once), over_live(at_rest)};
@@ -326,10 +329,10 @@ TEST_F(MemoryBoundTest, SeveralThreads) {
   gate.arrive_and_wait();
 }
 
-// --- What a thread keeps -----------------------------------------------------------------------------------
+// --- What a thread keeps -------------------------------------------------------------------------
 
-// Of each class a span's blocks but one, so that the span stays hot, all freed; three times, so that it does
-// not grow any more.
+// Of each class a span's blocks but one, so that the span stays hot, all freed; three times, so
+// that it does not grow any more.
 TEST_F(MemoryBoundTest, WhatAThreadKeeps) {
   for (const unsigned count : {1u, 4u, 16u, 64u}) {
     owned = std::make_unique<test::OwnedHeap<>>();
@@ -352,9 +355,10 @@ TEST_F(MemoryBoundTest, WhatAThreadKeeps) {
     const std::size_t at_once = taken();
     owned->heap.trim();
     const std::size_t at_rest = taken();
-    std::printf("%u threads that hold nothing: %.0f KiB each at once, %.0f after trim (bound %zu)\n", count,
-                static_cast<double>(at_once) / kKiB / count, static_cast<double>(at_rest) / kKiB / count,
-                MemoryBound::kThread / kKiB);
+    std::printf(
+        "%u threads that hold nothing: %.0f KiB each at once, %.0f after trim (bound %zu)\n", count,
+        static_cast<double>(at_once) / kKiB / count, static_cast<double>(at_rest) / kKiB / count,
+        MemoryBound::kThread / kKiB);
     EXPECT_LE(at_once, count * MemoryBound::kThread + MemoryBound::kProcess);
     gate.arrive_and_wait();
   }
@@ -385,7 +389,8 @@ TEST_F(MemoryBoundTest, WhatAThreadGathers) {
     std::printf("a thread that has freed another's blocks of %zu KiB holds %.1f MiB (bound %zu)\n",
                 size / kKiB, static_cast<double>(taken() - live) / kMiB,
                 MemoryBound::kThreadWithRemotes / kMiB);
-    // What it has not batched, and what its owner's spans hold hot, comes on top of the blocks themselves.
+    // What it has not batched, and what its owner's spans hold hot, comes on top
+    // of the blocks themselves.
     EXPECT_LE(taken(), live + MemoryBound::kThreadWithRemotes + MemoryBound::kProcess);
     if (size == 32 * kKiB) {
       EXPECT_GE(taken(), live + 4 * kMiB) << "the adversary is none";
@@ -424,15 +429,17 @@ TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
   gate.arrive_and_wait();
   owned->heap.trim();
   const std::size_t live = kThreads * kSpans * kSize;
-  std::printf("%zu threads that have freed another's blocks of %zu KiB hold %.1f MiB (bound %zu)\n", kThreads,
-              kSize / kKiB, static_cast<double>(taken() - live) / kMiB, Standard::kBatchBytes / kMiB);
-  EXPECT_LE(taken(), live + Standard::kBatchBytes + MemoryBound::kProcess + kThreads * MemoryBound::kState);
+  std::printf("%zu threads that have freed another's blocks of %zu KiB hold %.1f MiB (bound %zu)\n",
+              kThreads, kSize / kKiB, static_cast<double>(taken() - live) / kMiB,
+              Standard::kBatchBytes / kMiB);
+  EXPECT_LE(taken(),
+            live + Standard::kBatchBytes + MemoryBound::kProcess + kThreads * MemoryBound::kState);
   gate.arrive_and_wait();
   threads.clear();
   for (std::size_t i = 0; i < blocks.size(); i += a_span) owned->heap.deallocate(blocks[i]);
 }
 
-// --- The documented tables ---------------------------------------------------------------------------------
+// --- The documented tables -----------------------------------------------------------------------
 
 std::string mib(std::size_t bytes) {
   char text[32];
@@ -466,20 +473,25 @@ std::string tables() {
   std::ostringstream text;
   text << "| | at once | at rest | of that |\n|---|--:|--:|---|\n"
        << "| a | " << MemoryBound::kAtOnce << " | " << MemoryBound::kAtRest << " | tables "
-       << std::round(MemoryBound::kTables * 10000) / 100 << " % of the slices that were ever open |\n"
+       << std::round(MemoryBound::kTables * 10000) / 100
+       << " % of the slices that were ever open |\n"
        << "| b, a thread | " << mib(MemoryBound::kThread)
-       << " | the same, less the cached large spans | current spans " << mib(MemoryBound::current_bytes())
-       << ", one a class; used-up ones " << mib(MemoryBound::kUsedUp) << "; cached large spans "
-       << mib(MemoryBound::kCached) << "; cache record, map and its own words less than "
+       << " | the same, less the cached large spans | current spans "
+       << mib(MemoryBound::current_bytes()) << ", one a class; used-up ones "
+       << mib(MemoryBound::kUsedUp) << "; cached large spans " << mib(MemoryBound::kCached)
+       << "; cache record, map and its own words less than "
        << align_up(MemoryBound::kState, 16 * kKiB) / kKiB << " KiB |\n"
        << "| b, one that frees blocks of others | " << mib(MemoryBound::kThreadWithRemotes)
-       << " | the same, less the cached large spans | besides: batches " << mib(MemoryBound::batch_bytes())
-       << "; loans, an owned span of another thread each, " << mib(MemoryBound::current_bytes()) << " |\n"
+       << " | the same, less the cached large spans | besides: batches "
+       << mib(MemoryBound::batch_bytes()) << "; loans, an owned span of another thread each, "
+       << mib(MemoryBound::current_bytes()) << " |\n"
        << "| c | " << mib(MemoryBound::kProcess) << " | " << mib(MemoryBound::kProcess)
        << " | what the first call opens of tables and page tables |\n"
-       << "| a shard | " << mib(Standard::kPoolBytesARow) << " for each of 1, 2 and 4 slices | nothing | "
+       << "| a shard | " << mib(Standard::kPoolBytesARow)
+       << " for each of 1, 2 and 4 slices | nothing | "
        << "free spans in the pool, of this decay epoch and of the one before |\n";
-  text << "\n| classes | blocks | blocks a span | slices that a block pins at once | pages that it pins at "
+  text << "\n| classes | blocks | blocks a span | slices that a block pins at once | pages that it "
+          "pins at "
           "rest |\n"
        << "|---|---|--:|--:|--:|\n";
   for (unsigned order = 0; order <= Standard::kMaxOrder; ++order) text << row_of_order(order);

@@ -1,4 +1,5 @@
-// The oracle: a map of all live ranges. Whatever the heap does, no two live blocks may share a byte.
+// The oracle: a map of all live ranges. Whatever the heap does, no two live
+// blocks may share a byte.
 #pragma once
 
 #include <array>
@@ -17,14 +18,16 @@ class Oracle {
   /// Called after the allocation and before the free: a range is live at least while it is listed.
   void add(const void* start, std::size_t size) {
     const auto begin = reinterpret_cast<std::uintptr_t>(start);
-    const std::uintptr_t end = begin + (size == 0 ? 1 : size);  // malloc(0) is unique: it takes up a byte
+    // malloc(0) is unique: it takes up a byte
+    const std::uintptr_t end = begin + (size == 0 ? 1 : size);
     std::lock_guard guard(lock_);
     const auto next = live_.lower_bound(begin);
     const bool hits_next = next != live_.end() && next->first < end;
     const bool hits_previous = next != live_.begin() && std::prev(next)->second > begin;
     if (hits_next || hits_previous) {
       const auto& other = hits_next ? *next : *std::prev(next);
-      report_.error("[%zx, %zx) overlaps the live block [%zx, %zx)", begin, end, other.first, other.second);
+      report_.error("[%zx, %zx) overlaps the live block [%zx, %zx)", begin, end, other.first,
+                    other.second);
     }
     live_[begin] = end;
   }
@@ -43,7 +46,8 @@ class Oracle {
   std::map<std::uintptr_t, std::uintptr_t> live_;
 };
 
-/// `steps` random requests from each of several threads, remote frees included, each entered into one oracle.
+/// `steps` random requests from each of several threads, remote frees included, each
+/// entered into one oracle.
 template <class E>
 void oracle_of_ranges(unsigned thread_count, std::size_t steps, Report& report) {
   Oracle oracle(report);

@@ -1,5 +1,5 @@
-// The page manager under threads, through its C interface: contents stay, nobody gets what another one has,
-// and at the end a walk finds one free block that is the whole region.
+// The page manager under threads, through its C interface: contents stay, nobody gets what another
+// one has, and at the end a walk finds one free block that is the whole region.
 #include <gtest/gtest.h>
 #include <spanalloc/spanalloc.h>
 
@@ -31,9 +31,10 @@ class OverStaticMemory {
         metadata_(sp_pages_metadata_bytes(kLimit * kUnit, kUnit)) {
     const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(region_.get());
     char* const aligned = region_.get() + (kUnit - start % kUnit) % kUnit;
-    EXPECT_EQ(sp_pages_create_over(aligned, kUnits * kUnit, kUnit, metadata_.data(), metadata_.size(),
-                                   SP_PAGES_METADATA_ZERO | SP_PAGES_REGION_ZERO, &pages),
-              SP_PAGES_OK);
+    EXPECT_EQ(
+        sp_pages_create_over(aligned, kUnits * kUnit, kUnit, metadata_.data(), metadata_.size(),
+                             SP_PAGES_METADATA_ZERO | SP_PAGES_REGION_ZERO, &pages),
+        SP_PAGES_OK);
   }
   ~OverStaticMemory() { EXPECT_EQ(sp_pages_destroy(pages), SP_PAGES_OK); }
   sp_pages* pages = nullptr;
@@ -45,7 +46,9 @@ class OverStaticMemory {
 class OverTheSystem {
  public:
   static constexpr bool kPurges = true;
-  OverTheSystem() { EXPECT_EQ(sp_pages_create(kUnits * kUnit, kLimit * kUnit, kUnit, &pages), SP_PAGES_OK); }
+  OverTheSystem() {
+    EXPECT_EQ(sp_pages_create(kUnits * kUnit, kLimit * kUnit, kUnit, &pages), SP_PAGES_OK);
+  }
   ~OverTheSystem() { EXPECT_EQ(sp_pages_destroy(pages), SP_PAGES_OK); }
   sp_pages* pages = nullptr;
 };
@@ -114,11 +117,13 @@ class Worker {
     const std::size_t alignment = random_.one_in(4) ? kUnit << random_.below(2) : 1;
     void* start = nullptr;
     int zero = 0;
-    const sp_pages_status status = sp_pages_allocate_aligned(pages_, bytes, alignment, &start, &zero);
+    const sp_pages_status status =
+        sp_pages_allocate_aligned(pages_, bytes, alignment, &start, &zero);
     // Memory may well be short, and the region may be aligned to a unit only.
     if (status == SP_PAGES_NO_ROOM) return;
     if (status != SP_PAGES_OK) return report_.error("allocate: %s", sp_pages_status_text(status));
-    if (reinterpret_cast<std::uintptr_t>(start) % alignment != 0) report_.error("%p is not aligned", start);
+    if (reinterpret_cast<std::uintptr_t>(start) % alignment != 0)
+      report_.error("%p is not aligned", start);
     block = {static_cast<unsigned char*>(start), bytes, random_.next()};
     if (sp_pages_size_of(pages_, start) != bytes) report_.error("%p has another size", start);
     if (zero != 0 && !reads_as_zero(block.start, bytes)) report_.error("%p is not zero", start);
@@ -189,7 +194,8 @@ void look_on(const sp_pages* pages, Report& report, const std::atomic<bool>& end
   const auto visit = [](const sp_pages_block* block, void* context) {
     auto* const seen = static_cast<Seen*>(context);
     const auto* const start = static_cast<const char*>(block->start);
-    seen->in_order = seen->in_order && start >= seen->next && block->bytes != 0 && block->bytes % kUnit == 0;
+    seen->in_order =
+        seen->in_order && start >= seen->next && block->bytes != 0 && block->bytes % kUnit == 0;
     seen->next = start + block->bytes;
   };
   const char* const region = static_cast<const char*>(sp_pages_region(pages));
@@ -218,7 +224,8 @@ TYPED_TEST(Pages, ThreadsKeepTheirContentsAndLeaveOneBlock) {
   std::thread onlooker([&] { look_on(pages, report, end); });
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] { Worker<TypeParam::kPurges>(pages, exchange, report, t).run(steps); });
+    threads.emplace_back(
+        [&, t] { Worker<TypeParam::kPurges>(pages, exchange, report, t).run(steps); });
   }
   for (std::thread& thread : threads) thread.join();
   end = true;
@@ -227,7 +234,8 @@ TYPED_TEST(Pages, ThreadsKeepTheirContentsAndLeaveOneBlock) {
     const std::unique_ptr<Block> block(slot.exchange(nullptr));
     if (block == nullptr || block->start == nullptr) continue;
     if (!stands(*block)) report.error("%p was written to", static_cast<void*>(block->start));
-    if (sp_pages_free(pages, block->start) != SP_PAGES_OK) report.error("a passed block is not there");
+    if (sp_pages_free(pages, block->start) != SP_PAGES_OK)
+      report.error("a passed block is not there");
   }
   EXPECT_EQ(report.errors(), 0u) << report.first();
   EXPECT_GT(report.operations, 1000u);
@@ -242,8 +250,8 @@ TYPED_TEST(Pages, ThreadsKeepTheirContentsAndLeaveOneBlock) {
   EXPECT_EQ(sp_pages_allocate(pages, stats.region_bytes, &all, nullptr), SP_PAGES_OK);
 }
 
-// Each thread needs no more than its share, unit by unit: nobody may ever be refused, although others split
-// and join blocks all the time.
+// Each thread needs no more than its share, unit by unit: nobody may ever be refused, although
+// others split and join blocks all the time.
 TYPED_TEST(Pages, NobodyIsRefusedItsShare) {
   TypeParam memory;
   sp_pages* const pages = memory.pages;
@@ -257,7 +265,8 @@ TYPED_TEST(Pages, NobodyIsRefusedItsShare) {
         while (mine.size() < kShare) {
           void* block = nullptr;
           const sp_pages_status status = sp_pages_allocate(pages, kUnit, &block, nullptr);
-          if (status != SP_PAGES_OK) return report.error("refused with %zu of %zu", mine.size(), kShare);
+          if (status != SP_PAGES_OK)
+            return report.error("refused with %zu of %zu", mine.size(), kShare);
           mine.push_back(block);
         }
         for (void* block : mine) {

@@ -1,5 +1,5 @@
-// RapidCheck: random programs of heap operations against a model of what must hold. A failure is shrunk to a
-// short program and printed.
+// RapidCheck: random programs of heap operations against a model of what must hold. A failure is
+// shrunk to a short program and printed.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -25,8 +25,8 @@ const bool seeded = [] {
   return true;
 }();
 
-// One step of a program; `slot` picks the block it is about, `size` and `alignment` are for those that need
-// them.
+// One step of a program; `slot` picks the block it is about, `size` and `alignment` are
+// for those that need them.
 struct Step {
   enum Kind { kMalloc, kCalloc, kAligned, kRealloc, kFree, kTrim } kind;
   std::size_t slot;
@@ -35,7 +35,8 @@ struct Step {
 };
 
 void showValue(const Step& step, std::ostream& os) {
-  static constexpr const char* kNames[] = {"malloc", "calloc", "aligned_alloc", "realloc", "free", "trim"};
+  static constexpr const char* kNames[] = {"malloc",  "calloc", "aligned_alloc",
+                                           "realloc", "free",   "trim"};
   os << kNames[step.kind] << "(slot " << step.slot << ", " << step.size << " bytes, alignment "
      << step.alignment << ")";
 }
@@ -134,7 +135,8 @@ class Model {
     moved.start = static_cast<unsigned char*>(Api::realloc(block.start, size));
     RC_ASSERT(bool(moved.start != nullptr));
     // The pattern stands at a stride that depends on the size it was written with.
-    if (block.size <= 8192) RC_ASSERT(stress::Pattern::stands(moved, size < block.size ? size : block.size));
+    if (block.size <= 8192)
+      RC_ASSERT(stress::Pattern::stands(moved, size < block.size ? size : block.size));
     enter(block, moved.start, size, 8);
   }
 

@@ -1,5 +1,5 @@
-// The stress scenarios: how threads share a heap. Each is a function of an engine, so that the same code runs
-// over the shipped engines and over engines with a planted defect, which it must find.
+// The stress scenarios: how threads share a heap. Each is a function of an engine, so that the same
+// code runs over the shipped engines and over engines with a planted defect, which it must find.
 #pragma once
 
 #include <array>
@@ -118,7 +118,8 @@ void producer_consumer(std::size_t parcels, Report& report) {
     Ring& ring = rings[k / 2];
     for (bool last_round = false;;) {
       const bool closed = ring.closed.load(std::memory_order_acquire);
-      for (auto& cell : ring.cells) user.free_parcel(cell.exchange(nullptr, std::memory_order_acquire));
+      for (auto& cell : ring.cells)
+        user.free_parcel(cell.exchange(nullptr, std::memory_order_acquire));
       if (last_round) break;
       last_round = closed;
       std::this_thread::yield();
@@ -128,13 +129,14 @@ void producer_consumer(std::size_t parcels, Report& report) {
   expect_everything_returned<E>(report);
 }
 
-/// As in Larson and Krishnan's server simulation: a thread replaces random blocks of an array, then hands the
-/// array to a new thread and ends; so in `generations`.
+/// As in Larson and Krishnan's server simulation: a thread replaces random blocks of an array, then
+/// hands the array to a new thread and ends; so in `generations`.
 template <class E>
 void larson(unsigned arrays, std::size_t generations, Report& report) {
   test::in_threads(arrays, [&](unsigned k) {
     std::vector<Block> blocks(1000);
-    for (std::uint64_t generation = 1; generation <= generations && report.errors() == 0; ++generation) {
+    for (std::uint64_t generation = 1; generation <= generations && report.errors() == 0;
+         ++generation) {
       test::on_another_thread([&] {
         HeapUser<E> user(k * 7919 + generation, report);
         for (int i = 0; i < 3000; ++i) {
@@ -149,7 +151,8 @@ void larson(unsigned arrays, std::size_t generations, Report& report) {
   expect_everything_returned<E>(report);
 }
 
-/// Threads in sequence that each leave one small block behind; then threads that each free a share of them.
+/// Threads in sequence that each leave one small block behind; then threads that
+/// each free a share of them.
 template <class E>
 void each_leaves_one(unsigned count, Report& report) {
   std::vector<Block> left(count);
@@ -169,11 +172,13 @@ void each_leaves_one(unsigned count, Report& report) {
   expect_everything_returned<E>(report);
 }
 
-/// Rounds in which all threads free the blocks of the same spans at once, down to the last block, while the
-/// owner goes on allocating or has just exited. Few blocks a span and many: every transition is raced for.
+/// Rounds in which all threads free the blocks of the same spans at once, down to the last block,
+/// while the owner goes on allocating or has just exited. Few blocks a span and many: every
+/// transition is raced for.
 template <class E>
 void race_for_last_block(std::size_t rounds, Report& report) {
-  static constexpr std::size_t kSizes[] = {16, 48, 256, 1000, 4000, 12000, 30000, 120000, 500000, 1000000};
+  static constexpr std::size_t kSizes[] = {16,    48,    256,    1000,   4000,
+                                           12000, 30000, 120000, 500000, 1000000};
   static constexpr unsigned kThreads = 4;
   for (std::uint64_t round = 0; round < rounds && report.errors() == 0; ++round) {
     const std::size_t size = kSizes[round % std::size(kSizes)];
@@ -222,7 +227,8 @@ void exits_race_frees(std::size_t rounds, Report& report) {
       for (std::size_t i = 0; i < kBlocks; ++i) {
         Block* parcel = user.pack(user.allocate(size));
         if (parcel == nullptr) return report.error("a parcel was refused");
-        // Handed over at once: the freer is at work while this thread allocates, and while it exits.
+        // Handed over at once: the freer is at work while this thread
+        // allocates, and while it exits.
         handed[k * kBlocks + i].store(parcel, std::memory_order_release);
       }
     };
@@ -238,7 +244,8 @@ void exits_race_frees(std::size_t rounds, Report& report) {
         i += 2;
       }
     };
-    test::in_threads(kOwners + 2, [&](unsigned k) { k < kOwners ? allocate(k) : free(k - kOwners); });
+    test::in_threads(kOwners + 2,
+                     [&](unsigned k) { k < kOwners ? allocate(k) : free(k - kOwners); });
     if (report.errors() == 0) expect_everything_returned<E>(report);
   }
 }

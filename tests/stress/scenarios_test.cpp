@@ -13,7 +13,8 @@ template <class E>
 class Stress : public EngineTest<E> {
  protected:
   static_assert(
-      requires(E& engine) { census_of(engine); }, "without a census nothing proves that no span was lost");
+      requires(E& engine) { census_of(engine); },
+      "without a census nothing proves that no span was lost");
 
   void TearDown() override {
     EXPECT_EQ(report.errors(), 0u) << "first: " << report.first();

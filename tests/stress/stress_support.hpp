@@ -1,4 +1,5 @@
-// What all stress scenarios share: how much to do, random choices, and where threads report what went wrong.
+// What all stress scenarios share: how much to do, random choices, and where
+// threads report what went wrong.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,8 @@ class Random : public test::Random {
  public:
   using test::Random::Random;
 
-  /// 0 to 4 MiB with the skew of real programs: two thirds up to 128 bytes, one in a thousand above 64 KiB.
+  /// 0 to 4 MiB with the skew of real programs: two thirds up to 128 bytes, one in
+  /// a thousand above 64 KiB.
   std::size_t size() {
     const std::size_t dice = below(1000);
     if (dice == 0) return below((std::size_t{4} << 20) + 1);
@@ -31,7 +33,8 @@ class Random : public test::Random {
   }
 };
 
-/// Collects errors from all threads; keeps the first as text. A scenario stops early once there is one.
+/// Collects errors from all threads; keeps the first as text. A scenario stops
+/// early once there is one.
 class Report {
  public:
   [[gnu::format(printf, 2, 3)]] void error(const char* format, ...) {
@@ -58,9 +61,9 @@ class Report {
   std::string first_;
 };
 
-/// How often a scenario does something of which `normal` takes it half a second or more in a release build:
-/// multiplied by STRESS_SCALE, by default one (five with SPANALLOC_TEST_FULL), and less where everything
-/// takes longer.
+/// How often a scenario does something of which `normal` takes it half a second or more in a
+/// release build: multiplied by STRESS_SCALE, by default one (five with SPANALLOC_TEST_FULL), and
+/// less where everything takes longer.
 inline std::size_t scaled(std::size_t normal) {
   const char* text = std::getenv("STRESS_SCALE");
   double scale = text == nullptr ? 0 : std::strtod(text, nullptr);

@@ -1,20 +1,23 @@
 // Is a history of calls to a manager of blocks linearizable? Found out by search.
 //
-// A history is what several threads called, what they were answered, and when each call began and ended. It
-// is linearizable if the calls can be put into one order, in which a call that ended before another one began
-// comes first, such that a sequential manager would have given the same answers (Herlihy & Wing, 1990). The
-// search is Wing and Gong's (1993), with the calls taking effect as late as they can and states that were
-// seen before cut off (Lowe, "Testing for linearizability", 2017).
+// A history is what several threads called, what they were answered, and when each call began and
+// ended. It is linearizable if the calls can be put into one order, in which a call that ended
+// before another one began comes first, such that a sequential manager would have given the same
+// answers (Herlihy & Wing, 1990). The search is Wing and Gong's (1993), with the calls taking
+// effect as late as they can and states that were seen before cut off (Lowe, "Testing for
+// linearizability", 2017).
 //
-// The sequential manager knows the blocks that are handed out and how many units there are, and nothing else:
-// what a thread has claimed in the middle of a call is free here, for a sequential call has no middle.
-//   allocate   a block of n free units at a multiple of the alignment: any. Refused only if there is none.
+// The sequential manager knows the blocks that are handed out and how many units there are, and
+// nothing else: what a thread has claimed in the middle of a call is free here, for a
+// sequential call has no middle.
+//   allocate   a block of n free units at a multiple of the alignment: any. Refused only if there
+//              is none.
 //   free       refused exactly where no block begins
 //   shrink     refused exactly where no block that large begins
-//   grow       the units behind the block must be free. Refused if they are not; or if another call works on
-//              the run of free units behind the block meanwhile: purges, extends it, or takes from it or
-//              gives to it (then the run may be in that thread's hands, even if what was added is taken
-//              since).
+//   grow       the units behind the block must be free. Refused if they are not; or if another call
+//              works on the run of free units behind the block meanwhile: purges, extends it, or
+//              takes from it or gives to it (then the run may be in that thread's hands, even if
+//              what was added is taken since).
 //   purge      changes nothing
 //   extend     adds free units at the end. Refused beyond the capacity.
 #pragma once
@@ -46,7 +49,8 @@ struct Operation {
 };
 
 inline std::string to_string(const Operation& op) {
-  constexpr const char* kNames[] = {"allocate", "free", "grow", "shrink", "purge", "extend", "walk"};
+  constexpr const char* kNames[] = {"allocate", "free",   "grow", "shrink",
+                                    "purge",    "extend", "walk"};
   std::string text = std::to_string(op.began) + ".." + std::to_string(op.ended) + " " +
                      kNames[static_cast<unsigned>(op.call)];
   if (op.call == Call::allocate) {
@@ -68,7 +72,8 @@ inline std::string to_string(std::span<const Operation> history) {
 
 class LinearizabilityCheck {
  public:
-  /// At most 64 calls, on a range of at most `capacity` (up to 63) units, `limit` free ones at first.
+  /// At most 64 calls, on a range of at most `capacity` (up to 63) units,
+  /// `limit` free ones at first.
   LinearizabilityCheck(std::span<const Operation> history, std::size_t limit, std::size_t capacity)
       : history_(history), capacity_(capacity), start_{.limit = limit} {
     for (std::size_t i = 0; i < history.size(); ++i) by_end_.push_back(i);
@@ -76,15 +81,16 @@ class LinearizabilityCheck {
               [&](std::size_t a, std::size_t b) { return history[a].ended < history[b].ended; });
   }
 
-  /// True if there is an order. Otherwise explain() names the first call that nothing can come before.
+  /// True if there is an order. Otherwise explain() names the first call that
+  /// nothing can come before.
   bool holds() {
     seen_.clear();
     furthest_ = 0;
     return holds_from(0, 0, start_);
   }
   std::string explain() const {
-    return "no order explains the answers of the calls up to: " + to_string(history_[by_end_[furthest_]]) +
-           "\n" + to_string(history_);
+    return "no order explains the answers of the calls up to: " +
+           to_string(history_[by_end_[furthest_]]) + "\n" + to_string(history_);
   }
   std::size_t states() const { return seen_.size(); }
 
@@ -116,7 +122,8 @@ class LinearizabilityCheck {
   }
   static std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << index; }
 
-  // `ended` calls have ended, in the order of by_end_; the next one to end must have taken effect before.
+  // `ended` calls have ended, in the order of by_end_; the next one to end must
+  // have taken effect before.
   bool holds_from(std::size_t ended, std::uint64_t effective, const State& state) {
     while (ended < by_end_.size() && (effective & bit(by_end_[ended])) != 0) ++ended;
     if (ended == by_end_.size()) return true;
@@ -128,7 +135,8 @@ class LinearizabilityCheck {
       const std::size_t call = by_end_[i];
       if ((effective & bit(call)) != 0 || history_[call].began > now) continue;
       State after = state;
-      if (takes_effect(history_[call], after) && holds_from(ended, effective | bit(call), after)) return true;
+      if (takes_effect(history_[call], after) && holds_from(ended, effective | bit(call), after))
+        return true;
     }
     return false;
   }
@@ -190,7 +198,8 @@ class LinearizabilityCheck {
   static std::size_t size_at(std::size_t first, const State& state) {
     if (first >= state.limit || (state.starts & bit(first)) == 0) return 0;
     std::size_t end = first + 1;
-    while (end < state.limit && (state.used & bit(end)) != 0 && (state.starts & bit(end)) == 0) ++end;
+    while (end < state.limit && (state.used & bit(end)) != 0 && (state.starts & bit(end)) == 0)
+      ++end;
     return end - first;
   }
   // Does another call that was under way during `grow` work on the run of free units at `first`?

@@ -1,6 +1,6 @@
-// One reading of what engines tell of where their memory is, by a census of their own or, the standard
-// engine, by a walk from outside: is every span somewhere, and is every span of an empty heap where an empty
-// heap may have it?
+// One reading of what engines tell of where their memory is, by a census of their own or, the
+// standard engine, by a walk from outside: is every span somewhere, and is every span of an empty
+// heap where an empty heap may have it?
 #pragma once
 
 #include <cstdio>
@@ -26,7 +26,8 @@ auto census_of(Heap& heap)
 
 struct CensusVerdict {
   bool consistent = true;  ///< no span is lost or in two places
-  bool returned = true;    ///< each span is in the pool or is an empty current span of a living thread cache
+  /// Each span is in the pool or is an empty current span of a living thread cache
+  bool returned = true;
   std::string text;
 };
 
@@ -42,46 +43,50 @@ CensusVerdict judge(const Census& c) {
     verdict.returned = c.nothing_held();
   }
   if constexpr (requires { c.superblocks; }) {
-    std::snprintf(
-        text, sizeof text,
-        "pieces %zu: free %zu, superblocks %zu, empty ones %zu, large %zu, heap records %zu, lost %zu; "
-        "live blocks %zu; broken %zu: %s at %zx",
-        c.known, c.free, c.superblocks, c.empty_superblocks, c.large, c.heap_records, c.lost, c.live_blocks,
-        c.broken, c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
-  } else if constexpr (requires { c.folio_chunks; }) {
-    std::snprintf(
-        text, sizeof text,
-        "chunks %zu: folios %zu, large %zu, huge %zu, free %zu, none %zu; objects: live %zu, cached "
-        "%zu, large %zu, huge %zu; empty folios %zu; broken %zu: %s at %zx",
-        c.chunks, c.folio_chunks, c.large_chunks, c.huge_chunks, c.free_chunks, c.no_chunks, c.live_objects,
-        c.cached_objects, c.large_objects, c.huge_objects, c.empty_folios, c.broken,
-        c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
-  } else if constexpr (requires { c.broken; }) {
-    std::snprintf(
-        text, sizeof text,
-        "carved %zu: pool %zu, owned empty %zu, owned %zu, nearly full %zu, partial %zu, single %zu, "
-        "lost %zu, broken %zu",
-        c.carved, c.in_pool, c.owned_empty, c.owned, c.nearly_full, c.partial, c.single, c.lost, c.broken);
-  } else {
     std::snprintf(text, sizeof text,
-                  "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, suspect %zu, reusable %zu, "
-                  "empty but idle %zu, lost %zu",
-                  c.carved, c.pooled, c.empty_hot, c.hot, c.floating, c.suspect, c.reusable, c.empty_idle,
-                  c.lost);
+                  "pieces %zu: free %zu, superblocks %zu, empty ones %zu, large %zu, heap records "
+                  "%zu, lost %zu; "
+                  "live blocks %zu; broken %zu: %s at %zx",
+                  c.known, c.free, c.superblocks, c.empty_superblocks, c.large, c.heap_records,
+                  c.lost, c.live_blocks, c.broken, c.broken == 0 ? "" : c.first_problem,
+                  static_cast<std::size_t>(c.at));
+  } else if constexpr (requires { c.folio_chunks; }) {
+    std::snprintf(text, sizeof text,
+                  "chunks %zu: folios %zu, large %zu, huge %zu, free %zu, none %zu; objects: live "
+                  "%zu, cached "
+                  "%zu, large %zu, huge %zu; empty folios %zu; broken %zu: %s at %zx",
+                  c.chunks, c.folio_chunks, c.large_chunks, c.huge_chunks, c.free_chunks,
+                  c.no_chunks, c.live_objects, c.cached_objects, c.large_objects, c.huge_objects,
+                  c.empty_folios, c.broken, c.broken == 0 ? "" : c.first_problem,
+                  static_cast<std::size_t>(c.at));
+  } else if constexpr (requires { c.broken; }) {
+    std::snprintf(text, sizeof text,
+                  "carved %zu: pool %zu, owned empty %zu, owned %zu, nearly full %zu, partial %zu, "
+                  "single %zu, "
+                  "lost %zu, broken %zu",
+                  c.carved, c.in_pool, c.owned_empty, c.owned, c.nearly_full, c.partial, c.single,
+                  c.lost, c.broken);
+  } else {
+    std::snprintf(
+        text, sizeof text,
+        "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, suspect %zu, reusable %zu, "
+        "empty but idle %zu, lost %zu",
+        c.carved, c.pooled, c.empty_hot, c.hot, c.floating, c.suspect, c.reusable, c.empty_idle,
+        c.lost);
   }
   verdict.text = text;
   return verdict;
 }
 
-/// Nothing is allocated any more, and no other thread is in the heap: what it has left all the same; empty
-/// when that is nothing.
+/// Nothing is allocated any more, and no other thread is in the heap: what it has left all the
+/// same; empty when that is nothing.
 template <class Heap>
 std::string leftovers(Heap& heap) {
   heap.trim();
   const EngineStatistics left = heap.statistics();
   if (left.large_objects != 0 || left.large_bytes != 0) {
-    return std::to_string(left.large_objects) + " large objects of " + std::to_string(left.large_bytes) +
-           " bytes are left";
+    return std::to_string(left.large_objects) + " large objects of " +
+           std::to_string(left.large_bytes) + " bytes are left";
   }
   if constexpr (requires { census_of(heap); }) {
     const CensusVerdict verdict = judge(census_of(heap));

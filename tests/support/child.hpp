@@ -1,4 +1,5 @@
-// Tests in a process of their own: limits, locks, exhaustion, crashes, a heap that has not started yet.
+// Tests in a process of their own: limits, locks, exhaustion, crashes, a heap
+// that has not started yet.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@
 
 namespace spanalloc::test {
 
-/// The forked child's exit code, or 128 + the signal that ended it; -1 when fork failed. `work` returns the
-/// code.
+/// The forked child's exit code, or 128 + the signal that ended it; -1 when fork failed.
+/// `work` returns the code.
 template <class Work>
 int run_in_child(Work&& work) {
   const pid_t pid = fork();
@@ -26,8 +27,8 @@ int run_in_child(Work&& work) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// A signal handler that forks: the child goes on where the signal came, and the parent ends as the child
-/// does.
+/// A signal handler that forks: the child goes on where the signal came, and the
+/// parent ends as the child does.
 inline void fork_and_go_on_as_the_child(int) {
   const pid_t child = fork();
   if (child == 0) {
@@ -41,7 +42,8 @@ inline void fork_and_go_on_as_the_child(int) {
 
 /// The end of a death test's child: GoogleTest shows what it writes to stderr, but no failures.
 [[noreturn]] inline void tell_and_exit() {
-  const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
   for (int i = 0; i < result.total_part_count(); ++i) {
     const testing::TestPartResult& part = result.GetTestPartResult(i);
     if (part.failed()) std::fprintf(stderr, "line %d: %s\n", part.line_number(), part.message());
@@ -58,7 +60,8 @@ void in_child(F f) {
 /// f() in a process that has done nothing but start up to here.
 template <class F>
 void in_fresh_process(F f) {
-  // An emulated program cannot start itself again: there it is a process that has run this test's beginning.
+  // An emulated program cannot start itself again: there it is a process that has
+  // run this test's beginning.
   if (kEmulated) return in_child(f);
   const std::string style = GTEST_FLAG_GET(death_test_style);
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -1,5 +1,6 @@
-// A shared object for the tests of RTLD_DEEPBIND. Each function allocates or frees on one side of what the
-// program frees or allocates on the other; each returns null or false when something is wrong.
+// A shared object for the tests of RTLD_DEEPBIND. Each function allocates or frees on one
+// side of what the program frees or allocates on the other; each returns null or false
+// when something is wrong.
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-// Lists of types for typed tests, of which a build may leave out some: cmake/TestBuild.cmake defines
-// SPANALLOC_TEST_REFERENCE and SPANALLOC_TEST_SCALLOC_ABLATIONS as 1 or 0. docs/ci.md says which build tests
-// which.
+// Lists of types for typed tests, of which a build may leave out some: cmake/TestBuild.cmake
+// defines SPANALLOC_TEST_REFERENCE and SPANALLOC_TEST_SCALLOC_ABLATIONS as 1 or 0. docs/ci.md says
+// which build tests which.
 #pragma once
 
 #include <gtest/gtest.h>

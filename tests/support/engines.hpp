@@ -15,8 +15,8 @@ namespace spanalloc::test {
 /// The engines of this build, and the test double, which shows what belongs to api/ alone.
 using AllEngines = Joined<TypesIf<SPANALLOC_TEST_REFERENCE, ReferenceEngine>, TestedEngines>;
 
-/// Short names for suites whose binary is compiled without RTTI. A filter of GoogleTest's takes what is
-/// behind a minus for what is to be left out.
+/// Short names for suites whose binary is compiled without RTTI. A filter of GoogleTest's takes
+/// what is behind a minus for what is to be left out.
 struct EngineNames {
   template <class E>
   static std::string GetName(int) {

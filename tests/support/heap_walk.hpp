@@ -1,5 +1,5 @@
-// Walks over all spans of a standard heap and looks for each in all the places that a span may be in: the
-// proof that none was lost, and that the heap's books agree with each other.
+// Walks over all spans of a standard heap and looks for each in all the places that a span may be
+// in: the proof that none was lost, and that the heap's books agree with each other.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,12 @@ namespace spanalloc::test {
 
 /// Every span by where it is. Taken while no other thread runs in the heap; exact then.
 struct HeapWalk {
-  std::size_t carved = 0;   ///< spans that the arena has handed out and not taken back: the sum of all below
-  std::size_t in_pool = 0;  ///< free, and found in the pool exactly once
+  /// Spans that the arena has handed out and not taken back: the sum of all below
+  std::size_t carved = 0;
+  std::size_t in_pool = 0;      ///< free, and found in the pool exactly once
   std::size_t owned_empty = 0;  ///< owned by a living thread, no block out
-  std::size_t owned = 0;  ///< owned by a living thread, blocks out (or another thread's, not looked into)
+  /// Owned by a living thread, blocks out (or another thread's, not looked into)
+  std::size_t owned = 0;
   std::size_t nearly_full = 0;  ///< on a record's list, too few blocks free to serve from
   std::size_t partial = 0;      ///< on a record's list, enough of them free
   std::size_t single = 0;       ///< the one block of the span is out
@@ -26,7 +28,8 @@ struct HeapWalk {
   /// Nothing is out: each span is in the pool or owned by a living thread.
   bool all_returned() const { return carved == in_pool + owned_empty; }
   bool consistent() const {
-    return broken == 0 && carved == in_pool + owned_empty + owned + nearly_full + partial + single + lost;
+    return broken == 0 &&
+           carved == in_pool + owned_empty + owned + nearly_full + partial + single + lost;
   }
 };
 

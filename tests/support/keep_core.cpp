@@ -1,5 +1,5 @@
-// Where scripts/run_ctest.py asks for it, a test that crashes leaves a core dump. Of its children, which
-// often die on purpose, none does.
+// Where scripts/run_ctest.py asks for it, a test that crashes leaves a core dump. Of its children,
+// which often die on purpose, none does.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -8,12 +8,13 @@
 #include <cstdlib>
 #include <string_view>
 
-extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);
+extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(),
+                                 void* object);
 
 namespace {
 
-// (By the system call: a test may count calls of the functions. One that filters system calls lets this one
-// pass.)
+// (By the system call: a test may count calls of the functions. One that filters system
+// calls lets this one pass.)
 void allow_core(bool allowed) {
   rlimit64 limit{};
   if (syscall(SYS_prlimit64, 0, RLIMIT_CORE, nullptr, &limit) != 0) return;
@@ -37,8 +38,8 @@ bool is_death_test() {
   if (std::getenv("SPANALLOC_TEST_CORES") == nullptr) return;
   unsetenv("SPANALLOC_TEST_CORES");  // not for programs that the test starts
   allow_core(true);
-  // Of no object, so that it stays as long as the process: glibc 2.36 aborts where one thread forks while the
-  // exit of another takes handlers off its list.
+  // Of no object, so that it stays as long as the process: glibc 2.36 aborts where one thread forks
+  // while the exit of another takes handlers off its list.
   __register_atfork(nullptr, nullptr, [] { allow_core(false); }, nullptr);
 }
 

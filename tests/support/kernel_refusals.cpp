@@ -21,7 +21,8 @@ constinit std::atomic<std::uint64_t> clock_ms{0};  // 0: the machine's
 constinit std::atomic<bool> environment_read{false};
 
 bool by_chance(const Plan& plan, std::size_t number) {
-  return Random(number * 0x9E3779B97F4A7C15u + plan.seed * 0xD1B54A32D192ED03u).below(1000) < plan.permille;
+  return Random(number * 0x9E3779B97F4A7C15u + plan.seed * 0xD1B54A32D192ED03u).below(1000) <
+         plan.permille;
 }
 
 // Before main: neither getenv nor anything that allocates.
@@ -31,7 +32,8 @@ void read_environment() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (strncmp(*entry, kBooksVariable, length) != 0 || (*entry)[length] != '=') continue;
     const int fd = atoi(*entry + length + 1);
-    const long p = syscall(SYS_mmap, nullptr, sizeof(Books), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    const long p =
+        syscall(SYS_mmap, nullptr, sizeof(Books), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == -1) return;
     auto& books = *reinterpret_cast<Books*>(p);
     arm(books.plan, books);
@@ -47,8 +49,9 @@ bool is_refused(Call call) {
   books->made[call].fetch_add(1, std::memory_order_relaxed);
   if ((plan.calls >> call & 1) == 0) return false;
   const std::size_t number = books->planned.fetch_add(1, std::memory_order_relaxed);
-  const bool refused =
-      plan.permille != 0 ? by_chance(plan, number) : number >= plan.first && number - plan.first < plan.count;
+  const bool refused = plan.permille != 0
+                           ? by_chance(plan, number)
+                           : number >= plan.first && number - plan.first < plan.count;
   if (!refused) return false;
   books->refused[call].fetch_add(1, std::memory_order_relaxed);
   errno = ENOMEM;
@@ -109,7 +112,8 @@ namespace kernel = spanalloc::test::kernel;
 // default: a library that is loaded finds them.
 #define INTERPOSED extern "C" [[gnu::visibility("default")]]
 
-INTERPOSED void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+INTERPOSED void* mmap(void* address, size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
   return kernel::map(address, bytes, protection, flags, fd, offset);
 }
 INTERPOSED void* mmap64(void* address, size_t bytes, int protection, int flags, int fd,

@@ -1,9 +1,11 @@
-// A kernel that refuses. A program that is linked with kernel_refusals.cpp has mmap, munmap, mprotect,
-// madvise and mremap of its own in the place of libc's: the allocator's calls are counted, and refused as a
-// plan says. Calls that libc makes for itself (stacks of threads, its own malloc) never come here.
+// A kernel that refuses. A program that is linked with kernel_refusals.cpp has mmap, munmap,
+// mprotect, madvise and mremap of its own in the place of libc's: the allocator's calls are
+// counted, and refused as a plan says. Calls that libc makes for itself (stacks of threads, its own
+// malloc) never come here.
 //
-// The clock is ours, too (own_clock.cpp), once there is a plan: it stands still until the test moves it, so
-// that an allocator that does something every so often does it at the same call in every run.
+// The clock is ours, too (own_clock.cpp), once there is a plan: it stands still until
+// the test moves it, so that an allocator that does something every so often does it at
+// the same call in every run.
 #pragma once
 
 #include <atomic>
@@ -13,12 +15,13 @@
 namespace spanalloc::test::kernel {
 
 enum Call : unsigned { kMmap, kMunmap, kMprotect, kMadvise, kMremap, kCalls };
-inline constexpr const char* kCallNames[kCalls] = {"mmap", "munmap", "mprotect", "madvise", "mremap"};
+inline constexpr const char* kCallNames[kCalls] = {"mmap", "munmap", "mprotect", "madvise",
+                                                   "mremap"};
 inline constexpr unsigned kAllCalls = (1u << kCalls) - 1;
 inline constexpr std::size_t kForEver = SIZE_MAX / 2;
 
-/// Which calls are refused, with ENOMEM: of those in `calls` (bits), counted from 0, number `first` and the
-/// ones behind it, `count` in all; or with `permille` each one by chance.
+/// Which calls are refused, with ENOMEM: of those in `calls` (bits), counted from 0, number `first`
+/// and the ones behind it, `count` in all; or with `permille` each one by chance.
 struct Plan {
   unsigned calls = 0;
   std::size_t first = 0;
@@ -27,8 +30,8 @@ struct Plan {
   std::uint64_t seed = 0;
 };
 
-/// What is to be refused; what was asked and refused. Plain memory: a test puts it where both of two
-/// processes see it.
+/// What is to be refused; what was asked and refused. Plain memory: a test puts it where both
+/// of two processes see it.
 struct Books {
   Plan plan;
   std::atomic<std::size_t> made[kCalls];
@@ -46,8 +49,8 @@ std::size_t refusals();
 /// Moves the clock.
 void advance_clock(unsigned ms);
 
-/// A program that execs itself names in this variable a file with its books, which say what its library's
-/// very first call must know; that call arms them.
+/// A program that execs itself names in this variable a file with its books, which say what its
+/// library's very first call must know; that call arms them.
 inline constexpr const char* kBooksVariable = "REFUSALS_BOOKS";
 /// The books of such a program; nullptr in one that was not told.
 Books* told_books();

@@ -1,10 +1,10 @@
-// How much memory `standard` takes at the worst, for blocks of up to 32 KiB: computed from the size classes
-// as docs/architecture.md, "A bound", argues; the table there is printed from here.
+// How much memory `standard` takes at the worst, for blocks of up to 32 KiB: computed from the size
+// classes as docs/architecture.md, "A bound", argues; the table there is printed from here.
 //
 //   memory <= a * live + b * threads + c
 //
-// `live`: the sum over the threads of the most bytes that blocks of each had at one time, counted in block
-// sizes; of threads that live at the same time.
+// `live`: the sum over the threads of the most bytes that blocks of each had at one time, counted
+// in block sizes; of threads that live at the same time.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,12 @@ struct MemoryBound {
   using Classes = standard::SizeClasses<Config>;
   static constexpr std::size_t kPage = 4 * kKiB;
 
-  // --- Documented ------------------------------------------------------------------------------------------
+  // --- Documented --------------------------------------------------------------------------------
 
   /// `a`, before anything was given back by a tick or a trim.
   static constexpr double kAtOnce = 61;
-  /// `a`, when parked spans have been thinned: after a decay time with somebody passing by, or a trim.
+  /// `a`, when parked spans have been thinned: after a decay time with
+  /// somebody passing by, or a trim.
   static constexpr double kAtRest = 33;
   /// `b` of threads that free blocks of their own only, and of all.
   static constexpr std::size_t kThread = 10 * kMiB;
@@ -35,7 +36,7 @@ struct MemoryBound {
   /// `c`: what a process has at its start, and what the first look at a table opens.
   static constexpr std::size_t kProcess = 1 * kMiB;
 
-  // --- Derived ---------------------------------------------------------------------------------------------
+  // --- Derived -----------------------------------------------------------------------------------
 
   /// Of a span's memory, the part that one block of it is.
   static constexpr double pin_of_span(unsigned c) {
@@ -52,8 +53,8 @@ struct MemoryBound {
     }
     return static_cast<double>(info.block_size) / static_cast<double>(most * kPage);
   }
-  /// How much memory a class's spans have for each byte that lives in them when it takes one more: none of
-  /// them is reusable then.
+  /// How much memory a class's spans have for each byte that lives in them when it takes one more:
+  /// none of them is reusable then.
   static constexpr double growth(unsigned c) {
     const auto& info = Classes::kTable[c];
     return info.real_span / (static_cast<double>(info.block_size) * (info.partial_outstanding + 1));
@@ -69,14 +70,15 @@ struct MemoryBound {
       order[i] = i + 1;
       pins[i + 1] = pin(i + 1);
     }
-    std::sort(order.begin(), order.end(), [&](unsigned x, unsigned y) { return pins[x] < pins[y]; });
+    std::sort(order.begin(), order.end(),
+              [&](unsigned x, unsigned y) { return pins[x] < pins[y]; });
     return order;
   }
   static constexpr auto spans_cheapest_first() { return cheapest_first(pin_of_span); }
   static constexpr auto pages_cheapest_first() { return cheapest_first(pin_of_pages); }
 
-  /// Memory of spans with a block in use, over live: class after class takes what the pins of those before it
-  /// have left.
+  /// Memory of spans with a block in use, over live: class after class takes what the pins of
+  /// those before it have left.
   static constexpr double spans_over_live() {
     double sum = 0, pinned = 0;
     for (const unsigned c : spans_cheapest_first()) {
@@ -106,11 +108,13 @@ struct MemoryBound {
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) sum += Classes::kTable[c].real_span;
     return sum;
   }
-  /// Batches of other threads' blocks: each may be all that keeps a span of the largest from returning.
+  /// Batches of other threads' blocks: each may be all that keeps a span of
+  /// the largest from returning.
   static constexpr std::size_t batch_bytes() {
     std::size_t most = 0;
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-      most = std::max(most, std::size_t{Classes::kTable[c].real_span} * standard::RemoteBatches::kBatches);
+      most = std::max(
+          most, std::size_t{Classes::kTable[c].real_span} * standard::RemoteBatches::kBatches);
     }
     return most;
   }
@@ -118,13 +122,16 @@ struct MemoryBound {
   static constexpr std::size_t kCached = Config::kCachedLargeBytes;
   /// Cache record, map, and the thread's own words.
   static constexpr std::size_t kState = sizeof(standard::CacheRecord<Config>) + 16 * kKiB;
-  static constexpr std::size_t thread_bytes() { return current_bytes() + kUsedUp + kCached + kState; }
+  static constexpr std::size_t thread_bytes() {
+    return current_bytes() + kUsedUp + kCached + kState;
+  }
   /// A loan is a current span's remote list.
   static constexpr std::size_t thread_bytes_with_remotes() {
     return thread_bytes() + batch_bytes() + current_bytes();
   }
 
-  /// Robson 1971: no allocator that does not move needs less against power-of-two sizes of 1 to n words.
+  /// Robson 1971: no allocator that does not move needs less against
+  /// power-of-two sizes of 1 to n words.
   static constexpr double robson(std::size_t largest_over_smallest) {
     return log2_floor(largest_over_smallest) / 2.0 + 1;
   }

@@ -19,7 +19,8 @@ SPANALLOC_UNWATCHED void fill_pattern(void* block, std::size_t n, std::uint64_t 
 }
 
 /// Offset of the first byte that is not as filled; `n` when all are.
-SPANALLOC_UNWATCHED std::size_t first_mismatch(const void* block, std::size_t n, std::uint64_t seed) {
+SPANALLOC_UNWATCHED std::size_t first_mismatch(const void* block, std::size_t n,
+                                               std::uint64_t seed) {
   const auto* bytes = static_cast<const unsigned char*>(block);
   for (std::size_t i = 0; i < n; ++i) {
     if (bytes[i] != pattern_byte(i, seed)) return i;

@@ -26,7 +26,8 @@ inline std::size_t mapped_bytes() {
 inline std::size_t resident_pages(const void* p, std::size_t bytes) {
   const std::size_t page = os::page_size();
   std::vector<unsigned char> pages(bytes / page);
-  EXPECT_EQ(mincore(pointer_to(align_down(address_of(p), page)), pages.size() * page, pages.data()), 0);
+  EXPECT_EQ(mincore(pointer_to(align_down(address_of(p), page)), pages.size() * page, pages.data()),
+            0);
   return static_cast<std::size_t>(
       std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }

@@ -11,8 +11,10 @@
 extern "C" {
 std::uint64_t __real__ZN9spanalloc2os6now_msEv();
 void __real__ZN9spanalloc2os5yieldEv();
-void __real__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t seen, std::uint64_t ns);
-void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept;
+void __real__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t seen,
+                                                std::uint64_t ns);
+void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
+                  off_t offset) noexcept;
 int __real_munmap(void* address, std::size_t bytes) noexcept;
 }
 
@@ -31,8 +33,9 @@ std::size_t whole_pages(std::size_t bytes) {
 }
 
 bool is_free(void* address, std::size_t bytes) {
-  void* const got = __real_mmap(address, bytes, PROT_NONE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  void* const got =
+      __real_mmap(address, bytes, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got != MAP_FAILED) __real_munmap(got, bytes);
   return got == address;
 }
@@ -76,7 +79,8 @@ void __wrap__ZN9spanalloc2os5yieldEv() {
   test::yield_calls.fetch_add(1, std::memory_order_relaxed);
   __real__ZN9spanalloc2os5yieldEv();
 }
-void __wrap__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t seen, std::uint64_t ns) {
+void __wrap__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t seen,
+                                                std::uint64_t ns) {
   test::yield_calls.fetch_add(1, std::memory_order_relaxed);
   __real__ZN9spanalloc2os11sleep_whileEPKvmm(word, seen, ns);
 }

@@ -1,7 +1,8 @@
-// What the allocator in this process asks of the kernel, apart from all that libc, the test framework and
-// sanitizers ask for themselves: in a program with os_calls.cpp the calls of src/os are counted, and the
-// allocator's clock can be stopped. It takes the linker's --wrap (tests/unit/CMakeLists.txt). None of it
-// orders anything between threads, so that thread sanitizer misses no race for it.
+// What the allocator in this process asks of the kernel, apart from all that libc, the test
+// framework and sanitizers ask for themselves: in a program with os_calls.cpp the calls of src/os
+// are counted, and the allocator's clock can be stopped. It takes the linker's --wrap
+// (tests/unit/CMakeLists.txt). None of it orders anything between threads, so that thread
+// sanitizer misses no race for it.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +10,17 @@
 
 namespace spanalloc::test {
 
-/// Bytes of address space that were mapped and not unmapped by those calls and the test's own. mremap is left
-/// out: what the engines move leaves as much mapped as there was.
+/// Bytes of address space that were mapped and not unmapped by those calls and the test's own.
+/// mremap is left out: what the engines move leaves as much mapped as there was.
 std::size_t mapped_by_calls();
 
-/// Times that threads have given their CPU away: who waits for a spin lock does so after a few looks
-/// (src/sync/spin_lock.hpp).
+/// Times that threads have given their CPU away: who waits for a spin lock does so after a few
+/// looks (src/sync/spin_lock.hpp).
 std::size_t yields();
 
-/// While it lives hints of addresses are followed as Linux 6.7 to 6.12 follow them: what is as large as a
-/// huge page is placed elsewhere, if from the hint on there is not room for a huge page more.
+/// While it lives hints of addresses are followed as Linux 6.7 to 6.12 follow them:
+/// what is as large as a huge page is placed elsewhere, if from the hint on there is
+/// not room for a huge page more.
 class HintsWantMoreRoom {
  public:
   HintsWantMoreRoom();

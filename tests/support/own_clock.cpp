@@ -18,8 +18,8 @@ constexpr char kName[] = "__kernel_clock_gettime";
 constexpr char kName[] = "__vdso_clock_gettime";
 #endif
 
-// Before main, and before this file's constructors would run: neither libc's streams nor anything that
-// allocates. Threads that come here at once write the same.
+// Before main, and before this file's constructors would run: neither libc's streams nor anything
+// that allocates. Threads that come here at once write the same.
 constinit spanalloc::test::SharedObject object{};
 constinit Elf64_auxv_t given[64] = {};
 

@@ -1,5 +1,6 @@
-// A program that is linked with own_clock.cpp has a clock of its own in the place of the kernel's: it has a
-// getauxval that names another object than the kernel's, and every library of the program finds that one.
+// A program that is linked with own_clock.cpp has a clock of its own in the place of the
+// kernel's: it has a getauxval that names another object than the kernel's, and every library of
+// the program finds that one.
 #pragma once
 
 #include <time.h>

@@ -1,6 +1,6 @@
-// The simplest engine that satisfies the concept: one mapping a block, one lock, one table. It is the test
-// double for tests of api/ (it can be told to run out of memory) and the yardstick of what they demand of an
-// engine.
+// The simplest engine that satisfies the concept: one mapping a block, one lock, one table. It is
+// the test double for tests of api/ (it can be told to run out of memory) and the yardstick of what
+// they demand of an engine.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,8 @@ class ReferenceEngine {
     return demand(p).usable;
   }
 
-  // In place only, within the pages that the block has: so that both outcomes of resize are met in tests.
+  // In place only, within the pages that the block has: so that both outcomes of
+  // resize are met in tests.
   template <LeavesAlone Policy = TakeAllBack>
   static Resized resize(void* p, std::size_t n) {
     LockGuard guard(lock_);
@@ -83,7 +84,8 @@ class ReferenceEngine {
     LockGuard guard(lock_);
     const std::uintptr_t a = address_of(p);
     for (const Block& block : blocks_) {
-      if (block.address > kTombstone && a >= block.address && a - block.address < block.usable) return true;
+      if (block.address > kTombstone && a >= block.address && a - block.address < block.usable)
+        return true;
     }
     return false;
   }
@@ -100,15 +102,16 @@ class ReferenceEngine {
 
   static void process_start() { thread::watch_forks(fork_watch_); }
 
-  /// From now on at most `bytes` more are handed out (freed ones count again). SIZE_MAX: as many as there
-  /// are.
+  /// From now on at most `bytes` more are handed out (freed ones count again).
+  /// SIZE_MAX: as many as there are.
   static void limit_bytes(std::size_t bytes) {
     LockGuard guard(lock_);
     bytes_left_ = bytes;
   }
 
  private:
-  // Open addressing over a table that is mostly empty. Address 0: never used. Tombstones end no search.
+  // Open addressing over a table that is mostly empty. Address 0: never used.
+  // Tombstones end no search.
   struct Block {
     std::uintptr_t address;
     std::size_t usable;

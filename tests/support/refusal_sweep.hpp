@@ -1,5 +1,5 @@
-// The same program again and again, each time in a process of its own and with another call of the kernel
-// refused, until it makes no further one (refusal_workload.hpp, kernel_refusals.hpp).
+// The same program again and again, each time in a process of its own and with another call of the
+// kernel refused, until it makes no further one (refusal_workload.hpp, kernel_refusals.hpp).
 #pragma once
 
 #include <sys/mman.h>
@@ -48,7 +48,8 @@ inline std::string text_of(const kernel::Plan& plan) {
     if ((plan.calls >> c & 1) != 0) text += std::string(" ") + kernel::kCallNames[c];
   }
   if (plan.permille != 0) {
-    return text + ": " + std::to_string(plan.permille) + " in 1000, seed " + std::to_string(plan.seed);
+    return text + ": " + std::to_string(plan.permille) + " in 1000, seed " +
+           std::to_string(plan.seed);
   }
   text += ": number " + std::to_string(plan.first);
   if (plan.count != 1)
@@ -114,8 +115,8 @@ SweepResult run_refused(const kernel::Plan& plan, Child child, std::size_t* plan
   return result;
 }
 
-/// Runs with the plan's first refusal at every `step`th call, until a run makes no such call or one fails.
-/// Something is refused: if there is no call but the first, that one.
+/// Runs with the plan's first refusal at every `step`th call, until a run makes no such call or one
+/// fails. Something is refused: if there is no call but the first, that one.
 template <class Child>
 SweepResult sweep(kernel::Plan plan, Child child, std::size_t step = 1) {
   SweepResult sum;
@@ -130,8 +131,8 @@ SweepResult sweep(kernel::Plan plan, Child child, std::size_t step = 1) {
   return sum += run_refused(plan, child);
 }
 
-/// Every single call of each kind; all calls of a kind from each one on; of all kinds together five calls
-/// from each one on, and all.
+/// Every single call of each kind; all calls of a kind from each one on; of all kinds together five
+/// calls from each one on, and all.
 template <class Child>
 SweepResult sweep_all(Child child, std::size_t step = 1) {
   SweepResult sum;

@@ -1,13 +1,14 @@
-// A program that uses every way into an allocator, for a kernel that refuses (kernel_refusals.hpp). It takes
-// refusals as they come, asks once more, goes on without; and checks at every step what must hold whatever
-// the kernel does:
+// A program that uses every way into an allocator, for a kernel that refuses (kernel_refusals.hpp).
+// It takes refusals as they come, asks once more, goes on without; and checks at every step what
+// must hold whatever the kernel does:
 //   - every block's contents are as they were written, calloc's are zero
 //   - nullptr comes with ENOMEM, only while a call of the kernel was refused, and changes nothing
 //   - what succeeds, and what frees, leaves errno alone
 //   - a block can always be made smaller
 //   - once nothing is refused any more, everything that was refused is granted
-// It allocates nothing for itself. `Api`: static malloc, calloc, realloc, aligned_alloc, free, trim, and
-// huge_bytes: where only blocks of hundreds of MiB are mappings of their own, the least of them; else 0.
+// It allocates nothing for itself. `Api`: static malloc, calloc, realloc, aligned_alloc,
+// free, trim, and huge_bytes: where only blocks of hundreds of MiB are mappings of their own,
+// the least of them; else 0.
 #pragma once
 
 #include <errno.h>
@@ -29,7 +30,8 @@
 namespace spanalloc::test {
 
 /// Why the process ends: into the books, where its parent reads it.
-[[noreturn, gnu::format(printf, 2, 3)]] inline void end_with(kernel::Books& books, const char* format, ...) {
+[[noreturn, gnu::format(printf, 2, 3)]] inline void end_with(kernel::Books& books,
+                                                             const char* format, ...) {
   kernel::disarm();
   va_list arguments;
   va_start(arguments, format);
@@ -44,7 +46,8 @@ class RefusalUser {
   static constexpr std::size_t kKiB = 1024;
   static constexpr std::size_t kMiB = 1024 * kKiB;
 
-  /// `exact`: nobody else makes calls of the kernel, so that each nullptr can be held against a refusal.
+  /// `exact`: nobody else makes calls of the kernel, so that each nullptr can
+  /// be held against a refusal.
   RefusalUser(kernel::Books& books, std::uint64_t seed, bool exact)
       : books_(books), seed_(seed), exact_(exact) {}
 
@@ -84,7 +87,8 @@ class RefusalUser {
     if (block.start != nullptr) check_part(block, block.size);
   }
 
-  /// Asks again for what was refused. Once the kernel refuses nothing any more, all of it must be had.
+  /// Asks again for what was refused. Once the kernel refuses nothing any
+  /// more, all of it must be had.
   void ask_again(Block& block) {
     if (block.wanted == 0) return;
     if (block.start == nullptr) {
@@ -94,8 +98,8 @@ class RefusalUser {
     }
   }
 
-  /// A block larger than all that is free together: address space that was opened and then refused its books
-  /// is found again with the next step.
+  /// A block larger than all that is free together: address space that was opened and then refused
+  /// its books is found again with the next step.
   void take_most() {
     Block block;
     take(block, 200 * kMiB);
@@ -150,7 +154,8 @@ class RefusalUser {
     if (block.zeroed) {
       p = attempt("calloc", n, false, [n] { return Api::calloc(1, n); });
     } else if (block.alignment != 0) {
-      p = attempt("aligned_alloc", n, false, [&] { return Api::aligned_alloc(block.alignment, n); });
+      p = attempt("aligned_alloc", n, false,
+                  [&] { return Api::aligned_alloc(block.alignment, n); });
     } else {
       p = attempt("malloc", n, false, [n] { return Api::malloc(n); });
     }
@@ -179,8 +184,8 @@ class RefusalUser {
     return true;
   }
 
-  // Small blocks are written and checked whole, larger ones in windows, at pages or slices and at the end:
-  // what a kernel call does wrong it does to pages.
+  // Small blocks are written and checked whole, larger ones in windows, at pages or slices and at
+  // the end: what a kernel call does wrong it does to pages.
   template <class F>
   static void windows(std::size_t size, F f) {
     constexpr std::size_t kWindow = 64;
@@ -192,8 +197,9 @@ class RefusalUser {
 
   void fill(Block& block) {
     block.seed = ++seed_ << 20;
-    windows(block.size,
-            [&](std::size_t at, std::size_t n) { fill_pattern(block.start + at, n, block.seed + at); });
+    windows(block.size, [&](std::size_t at, std::size_t n) {
+      fill_pattern(block.start + at, n, block.seed + at);
+    });
   }
 
   // Of what was written, the part below `end`.
@@ -261,10 +267,11 @@ class RefusalProgram {
   }
 
   void fill_sizes() {
-    static constexpr std::size_t kSizes[] = {1,     24,        100,       1000,      3000,       8192,
-                                             20000, 32 * kKiB, 33 * kKiB, 70 * kKiB, 130 * kKiB, 300 * kKiB,
-                                             kMiB,  kMiB + 1,  3 * kMiB,  20 * kMiB};
-    // An aligned block of a class of its own size, beside blocks of a larger one that has not its alignment.
+    static constexpr std::size_t kSizes[] = {
+        1,         24,        100,        1000,       3000, 8192,     20000,    32 * kKiB,
+        33 * kKiB, 70 * kKiB, 130 * kKiB, 300 * kKiB, kMiB, kMiB + 1, 3 * kMiB, 20 * kMiB};
+    // An aligned block of a class of its own size, beside blocks of a larger one
+    // that has not its alignment.
     user_.take(blocks_[90], 70);
     user_.take_aligned(blocks_[91], 64, 30);
     next_step();
@@ -318,7 +325,8 @@ class RefusalProgram {
     next_step();
   }
 
-  // Two that are in each other's way, with no warm memory that would make copying cheaper than moving pages.
+  // Two that are in each other's way, with no warm memory that would make copying
+  // cheaper than moving pages.
   void move_pages() {
     Api::trim();
     user_.take(blocks_[103], kWide);
@@ -358,7 +366,8 @@ class RefusalProgram {
     for (unsigned slot = 0; slot < 60; slot += 4) user_.give(blocks_[slot]);
     Api::trim();
     next_step();
-    for (unsigned i = 0; i < 6; ++i) user_.take_zeroed(blocks_[120 + i], (std::size_t{13} << (3 * i)) + 1);
+    for (unsigned i = 0; i < 6; ++i)
+      user_.take_zeroed(blocks_[120 + i], (std::size_t{13} << (3 * i)) + 1);
     next_step();
     for (unsigned i = 0; i < 6; ++i) user_.give(blocks_[120 + i]);
     Api::trim();
@@ -369,8 +378,8 @@ class RefusalProgram {
     next_step();
   }
 
-  // A thread that takes its own blocks, sleeps while the first one frees some of them, frees some of the
-  // first one's, and leaves the rest behind.
+  // A thread that takes its own blocks, sleeps while the first one frees some of them, frees some
+  // of the first one's, and leaves the rest behind.
   void second_thread(bool must) {
     for (unsigned i = 0; i < 8; ++i) user_.take(blocks_[130 + i], std::size_t{200} << (i % 4));
     sem_init(&wakes_, 0, 0);
@@ -418,8 +427,8 @@ class RefusalProgram {
   sem_t sleeps_;
 };
 
-/// Some threads at once, all on the same blocks, each of which one thread has at a time: what one takes
-/// another resizes and frees.
+/// Some threads at once, all on the same blocks, each of which one thread has at a time: what one
+/// takes another resizes and frees.
 template <class Api>
 class RefusalThreads {
   using User = RefusalUser<Api>;

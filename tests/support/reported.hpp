@@ -8,8 +8,8 @@ namespace spanalloc::test {
 
 inline thread_local sigjmp_buf out_of_report;
 
-/// True: f, which misuses a heap, has been reported, and was left in the middle. The next report is the
-/// process's end. (f has nothing that must be destroyed.) For processes of a test's own.
+/// True: f, which misuses a heap, has been reported, and was left in the middle. The next report is
+/// the process's end. (f has nothing that must be destroyed.) For processes of a test's own.
 template <class F>
 [[gnu::noinline]] bool is_reported(F&& f) {
   struct sigaction action{};

@@ -36,6 +36,7 @@ inline constexpr bool kEmulated = false;
 #endif
 // Reasons for skips, said once.
 inline constexpr const char* kNoLimits = "the emulator does not enforce limits on address space";
-inline constexpr const char* kNoThreadedForks = "the emulator does not follow forks of threaded programs";
+inline constexpr const char* kNoThreadedForks =
+    "the emulator does not follow forks of threaded programs";
 
 }  // namespace spanalloc::test

@@ -1,4 +1,5 @@
-// Says with which seed (random.hpp) a test has failed: in every program of which one file includes this.
+// Says with which seed (random.hpp) a test has failed: in every program of
+// which one file includes this.
 #pragma once
 
 #include <gtest/gtest.h>

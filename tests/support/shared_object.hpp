@@ -1,5 +1,6 @@
-// A shared object made by hand, as the loader would have left it in memory: one function, and the tables that
-// it is found by. For who reads the kernel's (src/os/vdso.hpp), and for who wants another one in its place.
+// A shared object made by hand, as the loader would have left it in memory: one function, and the
+// tables that it is found by. For who reads the kernel's (src/os/vdso.hpp), and for who wants
+// another one in its place.
 #pragma once
 
 #include <elf.h>
@@ -15,7 +16,8 @@ enum class Hash { kOld, kGnu, kBoth, kNone };
 class SharedObject {
  public:
   /// Zero-initialised, it is no object yet. `own_address`: where it says that it is to be loaded.
-  void make(const char* name, const void* function, Hash hash = Hash::kBoth, std::uintptr_t own_address = 0) {
+  void make(const char* name, const void* function, Hash hash = Hash::kBoth,
+            std::uintptr_t own_address = 0) {
     const auto place = [&](const void* p) { return own_address + (at(p) - at(this)); };
     memset(this, 0, sizeof *this);
     memcpy(header_.e_ident, ELFMAG, SELFMAG);

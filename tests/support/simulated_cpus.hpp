@@ -11,7 +11,8 @@ namespace spanalloc::test {
 /// Heaps that start while it lives have so many CPUs.
 class SimulatedCpus {
  public:
-  explicit SimulatedCpus(unsigned count) : variable_("SPANALLOC_CPUS", std::to_string(count).c_str()) {
+  explicit SimulatedCpus(unsigned count)
+      : variable_("SPANALLOC_CPUS", std::to_string(count).c_str()) {
     os::ask();
   }
 

@@ -1,4 +1,5 @@
-// Sizes worth trying: all small ones, both sides of every power of two, and the ends of an engine's classes.
+// Sizes worth trying: all small ones, both sides of every power of two, and the
+// ends of an engine's classes.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,8 @@
 
 namespace spanalloc::test {
 
-/// Every size to 1100 bytes, then sparser ones with the neighbours of all powers of two, up to `limit`.
+/// Every size to 1100 bytes, then sparser ones with the neighbours of all
+/// powers of two, up to `limit`.
 inline std::vector<std::size_t> sample_sizes(std::size_t limit) {
   std::vector<std::size_t> sizes;
   for (std::size_t n = 0; n <= 1100 && n <= limit; ++n) sizes.push_back(n);
@@ -21,8 +23,8 @@ inline std::vector<std::size_t> sample_sizes(std::size_t limit) {
   return sizes;
 }
 
-/// The largest size that each block of E holds, up to `limit`: n and n + 1 lie in different classes. (Steps
-/// under 1/32 are skipped: no size class is that fine.)
+/// The largest size that each block of E holds, up to `limit`: n and n + 1 lie in different
+/// classes. (Steps under 1/32 are skipped: no size class is that fine.)
 template <class E>
 std::vector<std::size_t> class_ends(std::size_t limit) {
   std::vector<std::size_t> ends;

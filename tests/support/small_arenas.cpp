@@ -1,6 +1,6 @@
-// Linked into test programs that have many heaps in one process: a heap that reserves 2^45 bytes, as it does
-// unless it is told otherwise, leaves address space for two more, and none for what a test maps itself. What
-// the environment says goes first.
+// Linked into test programs that have many heaps in one process: a heap that reserves 2^45 bytes,
+// as it does unless it is told otherwise, leaves address space for two more, and none for what a
+// test maps itself. What the environment says goes first.
 #include <stdlib.h>
 
 namespace {

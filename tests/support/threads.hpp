@@ -39,7 +39,8 @@ class Progress {
  public:
   // Relaxed: it orders nothing, so that thread sanitizer misses no race for it.
   void step() { steps_.fetch_add(1, std::memory_order_relaxed); }
-  /// Returns when there are `steps` more than at the last wait's end, which may be at once. One thread waits.
+  /// Returns when there are `steps` more than at the last wait's end, which may be
+  /// at once. One thread waits.
   void wait_for_more(std::size_t steps) {
     while (steps_.load(std::memory_order_relaxed) - seen_ < steps) std::this_thread::yield();
     seen_ = steps_.load(std::memory_order_relaxed);

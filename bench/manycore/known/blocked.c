@@ -1,6 +1,7 @@
-/* Thread 0 sleeps in a futex until thread 1 has computed `operations` steps and wakes it; then it computes as
- * many. All other threads compute a twentieth of it and are long gone. The sleeper neither advances nor holds
- * anybody back, and it wakes at the waker's time: two shares after one another. */
+/* Thread 0 sleeps in a futex until thread 1 has computed `operations` steps and wakes it; then it
+ * computes as many. All other threads compute a twentieth of it and are long gone. The sleeper
+ * neither advances nor holds anybody back, and it wakes at the waker's time: two shares after one
+ * another. */
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-/* Thread 0 starts `operations` threads, each of which computes 20000 steps, 40000 cycles, and then joins
- * them. On a machine with a core for each they overlap; on one with a single core each waits for the one
- * before, and the first for thread 0 to sleep. */
+/* Thread 0 starts `operations` threads, each of which computes 20000 steps, 40000 cycles, and then
+ * joins them. On a machine with a core for each they overlap; on one with a single core each waits
+ * for the one before, and the first for thread 0 to sleep. */
 #include "known.h"
 enum { MOST = 64 };
 static void* worker(void* unused) {

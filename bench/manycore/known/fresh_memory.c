@@ -1,5 +1,6 @@
-/* Every thread touches `operations` fresh pages of its own four times over: one page fault a page. Then it
- * gives them back by MADV_DONTNEED, all at once, and touches them again: another fault a page. */
+/* Every thread touches `operations` fresh pages of its own four times over: one page fault a page.
+ * Then it gives them back by MADV_DONTNEED, all at once, and touches them again: another fault a
+ * page. */
 #include "known.h"
 static void body(int number) {
   (void)number;

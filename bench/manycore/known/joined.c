@@ -1,5 +1,5 @@
-/* Thread 0 starts `operations` threads, one after the other, each of which computes 20000 steps, 40000
- * cycles, and joins it: it wakes when the other one ends. */
+/* Thread 0 starts `operations` threads, one after the other, each of which computes 20000 steps,
+ * 40000 cycles, and joins it: it wakes when the other one ends. */
 #include "known.h"
 static void* worker(void* unused) {
   compute(20000);

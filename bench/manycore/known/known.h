@@ -1,8 +1,8 @@
-/* What the programs with a known answer share: threads that start together, and the marks around the measured
- * part.
+/* What the programs with a known answer share: threads that start together, and the marks around
+ * the measured part.
  *
- * Every program takes the number of threads and of operations a thread. Their answers follow from the model's
- * rules alone; tests/bench/test_manycore.py states them. */
+ * Every program takes the number of threads and of operations a thread. Their answers follow from
+ * the model's rules alone; tests/bench/test_manycore.py states them. */
 #ifndef SPANALLOC_BENCH_MANYCORE_KNOWN_H
 #define SPANALLOC_BENCH_MANYCORE_KNOWN_H
 

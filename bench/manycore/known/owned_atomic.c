@@ -1,5 +1,5 @@
-/* Atomic additions on a line that nobody else touches: no transfers, but the instruction itself takes its
- * time. */
+/* Atomic additions on a line that nobody else touches: no transfers, but the instruction itself
+ * takes its time. */
 #include "known.h"
 static struct {
   _Alignas(LINE) atomic_long n;

@@ -1,6 +1,7 @@
-/* Two ways to have pages before they are touched: `operations` pages a thread come from MAP_POPULATE before
- * the measured part, as many from MAP_POPULATE in it. Every thread touches all of its own. The pages of the
- * second kind are paid by the call that maps them; no touch is a fault. */
+/* Two ways to have pages before they are touched: `operations` pages a thread come from
+ * MAP_POPULATE before the measured part, as many from MAP_POPULATE in it. Every thread touches all
+ * of its own. The pages of the second kind are paid by the call that maps them; no touch is a
+ * fault. */
 #include "known.h"
 static char* before;
 static long mapped_ns[MOST_THREADS], touched_ns[MOST_THREADS];
@@ -10,8 +11,8 @@ static long now(void) {
   return (long)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 static char* populated_pages(size_t pages) {
-  char* p =
-      mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  char* p = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (p == MAP_FAILED) exit(1);
   return p;
 }

@@ -1,4 +1,5 @@
-/* Nothing is shared: every thread counts on a line of its own. No transfers; n threads take as long as one.
+/* Nothing is shared: every thread counts on a line of its own. No transfers; n threads take as long
+ * as one.
  */
 #include "known.h"
 static struct {

@@ -1,6 +1,6 @@
-/* Thread 0 asks `operations` times to sleep in a futex whose word has changed, which the kernel refuses: it
- * pays a system call each, not a sleep. Every other of these calls has a limit of 1 ms. The others compute
- * for longer. */
+/* Thread 0 asks `operations` times to sleep in a futex whose word has changed, which the kernel
+ * refuses: it pays a system call each, not a sleep. Every other of these calls has a limit of 1 ms.
+ * The others compute for longer. */
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>

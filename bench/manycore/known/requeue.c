@@ -1,5 +1,5 @@
-/* Asks for a futex operation that moves waiters from one word to another: the simulated machine cannot follow
- * it and says so. */
+/* Asks for a futex operation that moves waiters from one word to another: the simulated machine
+ * cannot follow it and says so. */
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* Thread 0 gives a page back `operations` times, while all others compute for longer than that: every time,
- * each of them is interrupted once. */
+/* Thread 0 gives a page back `operations` times, while all others compute for longer than that:
+ * every time, each of them is interrupted once. */
 #include "known.h"
 static atomic_int done;
 static void body(int number) {

@@ -1,6 +1,6 @@
-/* The clock that the program reads is the simulated one: prints the nanoseconds that `operations` steps of 2
- * cycles and a sleep of 1 ms take, what one reading of the clock takes, and whether all threads agree on the
- * machine's CPUs: as many as it was told, each on its own. */
+/* The clock that the program reads is the simulated one: prints the nanoseconds that `operations`
+ * steps of 2 cycles and a sleep of 1 ms take, what one reading of the clock takes, and whether all
+ * threads agree on the machine's CPUs: as many as it was told, each on its own. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -43,6 +43,6 @@ int main(int argc, char** argv) {
       "{\"computing_ns\": %lld, \"sleeping_ns\": %lld, \"1000_readings_ns\": %lld, \"apart\": %d, "
       "\"online\": %ld, \"configured\": %ld, "
       "\"affinity\": %d}\n",
-      computing, sleeping, reading, apart, sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_NPROCESSORS_CONF),
-      CPU_COUNT(&set));
+      computing, sleeping, reading, apart, sysconf(_SC_NPROCESSORS_ONLN),
+      sysconf(_SC_NPROCESSORS_CONF), CPU_COUNT(&set));
 }

@@ -1,5 +1,5 @@
-/* Copies 64 KiB by "rep movsb", `operations` times: loads and stores alternate byte by byte, but the
- * processor works by lines, one access each for what is read and for what is written. */
+/* Copies 64 KiB by "rep movsb", `operations` times: loads and stores alternate byte by byte, but
+ * the processor works by lines, one access each for what is read and for what is written. */
 #include "known.h"
 static void body(int number) {
   (void)number;

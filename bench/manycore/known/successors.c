@@ -1,5 +1,6 @@
-/* Every thread starts a chain of `operations` threads, each of which starts the next one and ends. A core
- * that is free takes the next thread: the machine needs about two cores a chain, not one a thread. */
+/* Every thread starts a chain of `operations` threads, each of which starts the next one and ends.
+ * A core that is free takes the next thread: the machine needs about two cores a chain, not one a
+ * thread. */
 #include "known.h"
 static pthread_barrier_t finish;
 static void* chain(void* left) {

@@ -1,6 +1,6 @@
-/* Thread 0 waits in a futex with a limit of 1 ms: `operations` times thread 1 wakes it after 20000 cycles,
- * then once nobody does. Waking and giving up happen in simulated time: 20000 cycles and the way there and
- * back, and 3,000,000. */
+/* Thread 0 waits in a futex with a limit of 1 ms: `operations` times thread 1 wakes it after 20000
+ * cycles, then once nobody does. Waking and giving up happen in simulated time: 20000 cycles and
+ * the way there and back, and 3,000,000. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -14,7 +14,8 @@ static void body(int number) {
   for (long i = 0; i < operations; i++) {
     if (number == 0) {
       while (atomic_load(&word) != 1)
-        if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0) != 0 && errno == ETIMEDOUT)
+        if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0) != 0 &&
+            errno == ETIMEDOUT)
           gave_up++;
       atomic_store(&word, 0);
     } else if (number == 1) {

@@ -1,6 +1,6 @@
-/* Thread 0 writes 4 MiB, eight times its cache; then thread 1 reads them. Only what still is in thread 0's
- * cache, at most 8192 of the 65536 lines, comes from there; the rest was written back and comes from the
- * shared cache. */
+/* Thread 0 writes 4 MiB, eight times its cache; then thread 1 reads them. Only what still is in
+ * thread 0's cache, at most 8192 of the 65536 lines, comes from there; the rest was written back
+ * and comes from the shared cache. */
 #include "known.h"
 static void body(int number) {
   static char* bytes;

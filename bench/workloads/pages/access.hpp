@@ -1,9 +1,10 @@
-// How an experiment uses its pages: untouched, as the paper measures, or checked, before the measured part.
+// How an experiment uses its pages: untouched, as the paper measures, or checked,
+// before the measured part.
 //
-// The paper's experiments "do not touch the pages", so that no page fault is in their times. Hence the data
-// are checked apart: each program first runs its experiment with less work on pages that it claims. A claim
-// is a word in every page, exchanged from 0 to the owner's number at the allocation and back at the free; two
-// owners of one page cannot both succeed.
+// The paper's experiments "do not touch the pages", so that no page fault is in their times. Hence
+// the data are checked apart: each program first runs its experiment with less work on pages that
+// it claims. A claim is a word in every page, exchanged from 0 to the owner's number at the
+// allocation and back at the free; two owners of one page cannot both succeed.
 #ifndef SPANALLOC_BENCH_PAGE_ACCESS_HPP
 #define SPANALLOC_BENCH_PAGE_ACCESS_HPP
 
@@ -25,7 +26,8 @@ class Untouched {
     void* const address = manager_.allocate(count);
     if (!address) [[unlikely]]
       refused(count);
-    workload::check(reinterpret_cast<std::uintptr_t>(address) % kPageSize == 0, "pages at an odd address");
+    workload::check(reinterpret_cast<std::uintptr_t>(address) % kPageSize == 0,
+                    "pages at an odd address");
     return address;
   }
   void free(void* address, std::size_t count, std::uint64_t) { manager_.free(address, count); }
@@ -54,15 +56,18 @@ class Checked {
   }
   void free(void* address, std::size_t count, std::uint64_t owner) {
     for (std::size_t i = 0; i < count; ++i)
-      workload::check(word(address, i).exchange(0) == owner, "a page does not hold what was written into it");
-    // Only so that the check does not show in the memory of the measured part: a refusal does no harm.
+      workload::check(word(address, i).exchange(0) == owner,
+                      "a page does not hold what was written into it");
+    // Only so that the check does not show in the memory of the measured
+    // part: a refusal does no harm.
     madvise(address, count * kPageSize, MADV_DONTNEED);
     untouched_.free(address, count, owner);
   }
 
  private:
   static std::atomic_ref<std::uint64_t> word(void* address, std::size_t page) {
-    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(static_cast<char*>(address) + page * kPageSize));
+    return std::atomic_ref(
+        *reinterpret_cast<std::uint64_t*>(static_cast<char*>(address) + page * kPageSize));
   }
   Untouched untouched_;
 };

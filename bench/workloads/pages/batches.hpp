@@ -1,5 +1,5 @@
-// Batches of one-page allocations and then as many frees, by independent threads: what linux-scalability and
-// threadtest have in common in pages.
+// Batches of one-page allocations and then as many frees, by independent threads: what
+// linux-scalability and threadtest have in common in pages.
 #ifndef SPANALLOC_BENCH_PAGE_BATCHES_HPP
 #define SPANALLOC_BENCH_PAGE_BATCHES_HPP
 
@@ -29,7 +29,8 @@ std::uint64_t run_batches(Access access, const Batches& b) {
 }
 
 // The checked run, the measured run, the record.
-inline void measure_batches(const workload::Options& options, const Choice& choice, const Batches& measured) {
+inline void measure_batches(const workload::Options& options, const Choice& choice,
+                            const Batches& measured) {
   const Batches reduced{measured.threads, std::min<std::uint64_t>(measured.batches, 4),
                         std::min<std::uint64_t>(measured.blocks, 64)};
   run_batches(Checked(*choice.create(measured.region()), measured.region()), reduced);
@@ -38,7 +39,8 @@ inline void measure_batches(const workload::Options& options, const Choice& choi
   workload::Record record(options, measured.threads);
   record.elapsed_ns(run_batches(Untouched(*manager, measured.region()), measured));
   record.operations(measured.threads * measured.batches * measured.blocks);
-  if (const auto blocks = manager->free_blocks()) record.metric("free_blocks", static_cast<double>(*blocks));
+  if (const auto blocks = manager->free_blocks())
+    record.metric("free_blocks", static_cast<double>(*blocks));
   record.print();
 }
 

@@ -16,8 +16,8 @@ constinit const Registration* first_registration = nullptr;
 class Mmap final : public PageManager {
  public:
   void* allocate(std::size_t count) override {
-    void* const address =
-        mmap(nullptr, count * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const address = mmap(nullptr, count * kPageSize, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return address == MAP_FAILED ? nullptr : address;
   }
   void free(void* address, std::size_t count) override {
@@ -26,13 +26,16 @@ class Mmap final : public PageManager {
   }
 };
 
-const Registration mmap_manager("mmap", [](std::size_t, const std::string&) -> std::unique_ptr<PageManager> {
-  return std::make_unique<Mmap>();
-});
+const Registration mmap_manager("mmap",
+                                [](std::size_t,
+                                   const std::string&) -> std::unique_ptr<PageManager> {
+                                  return std::make_unique<Mmap>();
+                                });
 
 // ---- NBBS ----
 
-// NBBS has one region a process, made when the object is loaded, and rounds to powers of two by itself.
+// NBBS has one region a process, made when the object is loaded, and rounds to
+// powers of two by itself.
 class Nbbs final : public PageManager {
  public:
   using Malloc = void* (*)(std::size_t);
@@ -104,7 +107,8 @@ void Choice::done() {
   const std::string name = text_.substr(0, colon);
   if (colon != std::string::npos) argument_ = text_.substr(colon + 1);
   for (const Registration* r = first_registration; r; r = r->next)
-    if (name == r->name && (colon != std::string::npos) == (r->argument != nullptr)) registration_ = r;
+    if (name == r->name && (colon != std::string::npos) == (r->argument != nullptr))
+      registration_ = r;
   std::string known;
   for (const std::string& each : names(true)) known += " " + each;
   options_.require(registration_, ("--manager " + text_ + ": expected one of" + known).c_str());

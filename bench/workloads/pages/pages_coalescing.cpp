@@ -1,15 +1,16 @@
 // pages_coalescing: how often neighbours that are freed at once stay apart.
 //
-// Source: Leite and Rocha (ISMM 2019) section 5, "Coalescing Failures", Figure 8. A single region, one free
-// block, exactly holds T x B blocks; they are allocated and randomly distributed, B to each of T threads (2
-// to 32), which then free them all at once. The number of free blocks that remain, less one, is the number of
-// failures. The paper takes the mean of 1000 runs and does not give the blocks' size.
+// Source: Leite and Rocha (ISMM 2019) section 5, "Coalescing Failures", Figure 8. A single
+// region, one free block, exactly holds T x B blocks; they are allocated and randomly
+// distributed, B to each of T threads (2 to 32), which then free them all at once. The number of
+// free blocks that remain, less one, is the number of failures. The paper takes the mean of 1000
+// runs and does not give the blocks' size.
 //
-// Ours: the same, blocks of one page unless told otherwise, each run on a manager of its own. Every run
-// checks that the blocks cover the region without gap or overlap and that not one more could be had; the
-// first also that all of them can be allocated again after the frees. The time is that of the frees; an
-// operation is a free. Metrics: failures (mean of the runs), failures_max, failures_per_free. A manager that
-// keeps no blocks has no coalescing to fail: exit code 3.
+// Ours: the same, blocks of one page unless told otherwise, each run on a manager of its own. Every
+// run checks that the blocks cover the region without gap or overlap and that not one more could be
+// had; the first also that all of them can be allocated again after the frees. The time is that of
+// the frees; an operation is a free. Metrics: failures (mean of the runs), failures_max,
+// failures_per_free. A manager that keeps no blocks has no coalescing to fail: exit code 3.
 #include <sched.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ class Experiment {
 
   void run(std::uint64_t number) {
     const auto manager = choice_.create(p_.total() * p_.block_pages);
-    workload::check(free_blocks(*manager) == 1, "pages_coalescing: a new region is not one free block");
+    workload::check(free_blocks(*manager) == 1,
+                    "pages_coalescing: a new region is not one free block");
     allocate_all(*manager);
     workload::check(free_blocks(*manager) == 0 && !manager->allocate(p_.block_pages),
                     "pages_coalescing: the region holds more than was asked for");
@@ -50,7 +52,8 @@ class Experiment {
     record.elapsed_ns(elapsed_ns_);
     record.metric("failures", static_cast<double>(sum_) / runs);
     record.metric("failures_max", static_cast<double>(max_));
-    record.metric("failures_per_free", static_cast<double>(sum_) / runs / static_cast<double>(p_.total()));
+    record.metric("failures_per_free",
+                  static_cast<double>(sum_) / runs / static_cast<double>(p_.total()));
   }
 
  private:
@@ -105,8 +108,9 @@ class Experiment {
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "pages_coalescing", "Leite and Rocha (ISMM 2019) section 5, Figure 8",
-                            "free blocks that remain after threads have freed a whole region at once");
+  workload::Options options(
+      argc, argv, "pages_coalescing", "Leite and Rocha (ISMM 2019) section 5, Figure 8",
+      "free blocks that remain after threads have freed a whole region at once");
   pages::Choice choice(options);
   Parameters p;
   p.threads = options.integer("threads", 2, 1, 1024, "threads");

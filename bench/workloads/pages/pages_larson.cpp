@@ -1,15 +1,16 @@
 // pages_larson: Larson's server in pages, whose threads end and are replaced.
 //
-// Source: Leite and Rocha (ISMM 2019) section 5, Figure 7; after Larson and Krishnan (ISMM 1998). Each of 1
-// to 32 threads works on its slice, 100 slots, of a shared array: 100 allocations of 1 to 128 pages, each
-// stored in a random slot of the slice after what is there has been freed. Then the thread is destroyed and
-// its slice given to a new one. The pages are not touched. The paper runs for 5 s and reports allocations a
-// second.
+// Source: Leite and Rocha (ISMM 2019) section 5, Figure 7; after Larson and Krishnan (ISMM 1998).
+// Each of 1 to 32 threads works on its slice, 100 slots, of a shared array: 100 allocations of 1 to
+// 128 pages, each stored in a random slot of the slice after what is there has been freed. Then the
+// thread is destroyed and its slice given to a new one. The pages are not touched. The paper runs
+// for 5 s and reports allocations a second.
 //
-// Ours: a fixed number of lives a slice, or with --milliseconds a fixed time. A thread's successor is created
-// by the thread itself and waits for its end, so that at no time more than one thread works on a slice. The
-// region has twice the pages that the slots can hold. An operation is one allocation, and its free where the
-// slot was taken; creating and destroying the threads is in the time.
+// Ours: a fixed number of lives a slice, or with --milliseconds a fixed time. A thread's
+// successor is created by the thread itself and waits for its end, so that at no time more than
+// one thread works on a slice. The region has twice the pages that the slots can hold. An
+// operation is one allocation, and its free where the slot was taken; creating and destroying
+// the threads is in the time.
 #include <pthread.h>
 
 #include <algorithm>
@@ -72,7 +73,8 @@ class Server {
 
   static void start(Slice& slice) {
     pthread_t next;
-    workload::check(pthread_create(&next, nullptr, live, &slice) == 0, "pages_larson: no more threads");
+    workload::check(pthread_create(&next, nullptr, live, &slice) == 0,
+                    "pages_larson: no more threads");
   }
 
   static void* live(void* argument) {
@@ -107,14 +109,16 @@ class Server {
 }  // namespace
 
 int main(int argc, char** argv) {
-  workload::Options options(argc, argv, "pages_larson", "Leite and Rocha (ISMM 2019) section 5, Figure 7",
-                            "random blocks of pages in slots, by threads that end and are replaced");
+  workload::Options options(
+      argc, argv, "pages_larson", "Leite and Rocha (ISMM 2019) section 5, Figure 7",
+      "random blocks of pages in slots, by threads that end and are replaced");
   pages::Choice choice(options);
   Parameters p;
   p.threads = options.integer("threads", 1, 1, 1024, "threads at a time");
-  p.lives = options.integer("lives", 1000, 1, 1'000'000'000, "threads that work on a slice after each other");
-  p.requests =
-      options.integer("requests", 100, 1, 1'000'000'000, "allocations in a thread's life; the paper's 100");
+  p.lives = options.integer("lives", 1000, 1, 1'000'000'000,
+                            "threads that work on a slice after each other");
+  p.requests = options.integer("requests", 100, 1, 1'000'000'000,
+                               "allocations in a thread's life; the paper's 100");
   p.slots = options.integer("slots", 100, 1, 1'000'000, "slots of a slice; the paper's 100");
   p.low = options.integer("low", 1, 1, 1'000'000, "smallest block in pages; the paper's 1");
   p.high = options.integer("high", 128, 1, 1'000'000, "largest block in pages; the paper's 128");
@@ -126,7 +130,8 @@ int main(int argc, char** argv) {
   const std::size_t region = 2 * p.threads * p.slots * p.high;
   Parameters reduced = p;
   reduced.lives = std::min<std::uint64_t>(p.lives, 8);
-  reduced.slots = std::min<std::uint64_t>(p.slots, 8);  // what is claimed is touched: little of it at a time
+  // What is claimed is touched: little of it at a time
+  reduced.slots = std::min<std::uint64_t>(p.slots, 8);
   reduced.milliseconds = 0;
   {
     const auto manager = choice.create(region);
@@ -141,6 +146,7 @@ int main(int argc, char** argv) {
   record.operations(server.allocations());
   record.metric("allocations_per_s",
                 static_cast<double>(server.allocations()) * 1e9 / static_cast<double>(elapsed));
-  if (const auto blocks = manager->free_blocks()) record.metric("free_blocks", static_cast<double>(*blocks));
+  if (const auto blocks = manager->free_blocks())
+    record.metric("free_blocks", static_cast<double>(*blocks));
   record.print();
 }

@@ -1,6 +1,7 @@
 // spanalloc's page managers as contenders of the page experiments: the paper's two and ours.
 //
-//   tree            the lock-free tree as published, each neighbour tried once ("COA" in the paper's figures)
+//   tree            the lock-free tree as published, each neighbour tried once ("COA" in the
+//                   paper's figures)
 //   tree-recursive  the same, coalescing on while there are free neighbours ("COA-R")
 //   static          no nodes, coalescing guaranteed, no spurious refusals
 //
@@ -21,8 +22,8 @@ class Mapping {
  public:
   explicit Mapping(std::size_t bytes)
       : bytes_(bytes),
-        start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                    0)) {}
+        start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
@@ -32,7 +33,8 @@ class Mapping {
   void* get() const { return start_; }
   void* at(std::size_t page) const { return static_cast<char*>(start_) + page * pages::kPageSize; }
   std::size_t page_of(const void* address) const {
-    return static_cast<std::size_t>(static_cast<const char*>(address) - static_cast<const char*>(start_)) /
+    return static_cast<std::size_t>(static_cast<const char*>(address) -
+                                    static_cast<const char*>(start_)) /
            pages::kPageSize;
   }
 
@@ -64,7 +66,8 @@ class Static final : public pages::PageManager {
     return got ? region_.at(got.block.first) : nullptr;
   }
   void free(void* address, std::size_t) override {
-    workload::check(manager_.free(region_.page_of(address)), "static: freed what it had not handed out");
+    workload::check(manager_.free(region_.page_of(address)),
+                    "static: freed what it had not handed out");
   }
   std::optional<std::size_t> free_blocks() const override {
     std::size_t count = 0;
@@ -80,7 +83,8 @@ class Static final : public pages::PageManager {
 
 struct Chunks {
   static void* map(std::size_t bytes) {
-    void* const chunk = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const chunk =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return chunk == MAP_FAILED ? nullptr : chunk;
   }
   static void unmap(void* chunk, std::size_t bytes) { munmap(chunk, bytes); }
@@ -92,13 +96,15 @@ class Tree final : public pages::PageManager {
   using Manager = PaperManager<TreeController<Chunks>, kRecursive>;
   explicit Tree(std::size_t pages)
       : region_(pages * pages::kPageSize), metadata_(Manager::metadata_bytes(pages)) {
-    good_ = region_ && metadata_ && manager_.attach(metadata_.get(), pages) && manager_.extend(pages);
+    good_ =
+        region_ && metadata_ && manager_.attach(metadata_.get(), pages) && manager_.extend(pages);
   }
   ~Tree() override { manager_.release_nodes(); }
   bool good() const { return good_; }
-  // The published mechanism refuses while others hold the block that they are splitting, and then turns to
-  // the operating system (Listing 3, line 4). A region of a fixed size has none to turn to: a refusal is
-  // believed after kYields attempts, and kSleeps more that let whoever holds the block have the processor.
+  // The published mechanism refuses while others hold the block that they are splitting, and then
+  // turns to the operating system (Listing 3, line 4). A region of a fixed size has none to turn
+  // to: a refusal is believed after kYields attempts, and kSleeps more that let whoever holds the
+  // block have the processor.
   void* allocate(std::size_t count) override {
     for (unsigned attempt = 0; attempt < kYields + kSleeps; ++attempt) {
       if (const Block got = manager_.allocate(count)) return region_.at(got.first);
@@ -112,7 +118,8 @@ class Tree final : public pages::PageManager {
     return nullptr;
   }
   void free(void* address, std::size_t) override {
-    workload::check(manager_.free(region_.page_of(address)), "tree: freed what it had not handed out");
+    workload::check(manager_.free(region_.page_of(address)),
+                    "tree: freed what it had not handed out");
   }
   std::optional<std::size_t> free_blocks() const override {
     std::size_t count = 0;

@@ -1,13 +1,14 @@
-// Whether an allocator puts blocks that two threads use at the same time into one cache line: decided by
-// addresses, so the answer is exact and does not depend on the machine's load.
+// Whether an allocator puts blocks that two threads use at the same time into one cache line:
+// decided by addresses, so the answer is exact and does not depend on the machine's load.
 //
-// A judged round: the threads allocate --held blocks each, in turns, so that their allocations interleave;
-// when all hold theirs, the blocks' cache lines are compared across threads; then each thread frees its own.
-// All blocks are held at the same time, so a line with blocks of two threads is false sharing, not the later
-// and harmless reuse of a block by another thread.
+// A judged round: the threads allocate --held blocks each, in turns, so that their allocations
+// interleave; when all hold theirs, the blocks' cache lines are compared across threads; then each
+// thread frees its own. All blocks are held at the same time, so a line with blocks of two threads
+// is false sharing, not the later and harmless reuse of a block by another thread.
 //
-// Hoard's programs hold one block a thread. Whether two neighbouring blocks lie in one line then depends on
-// where in a line the first happens to lie; with several the answer is a property of the allocator.
+// Hoard's programs hold one block a thread. Whether two neighbouring blocks lie in one line
+// then depends on where in a line the first happens to lie; with several the answer is a
+// property of the allocator.
 #ifndef SPANALLOC_BENCH_FALSE_SHARING_HPP
 #define SPANALLOC_BENCH_FALSE_SHARING_HPP
 
@@ -55,7 +56,8 @@ class FalseSharingJudge {
   Owner& owner_of(std::uintptr_t line) {
     const std::size_t mask = thread_of_line_.size() - 1;
     std::size_t at = line * 0x9e3779b97f4a7c15u >> 20 & mask;
-    while (thread_of_line_[at].round == rounds_ && thread_of_line_[at].line != line) at = (at + 1) & mask;
+    while (thread_of_line_[at].round == rounds_ && thread_of_line_[at].line != line)
+      at = (at + 1) & mask;
     return thread_of_line_[at];
   }
   void compare() {
@@ -81,7 +83,8 @@ class FalseSharingJudge {
 
   const std::size_t size_;
   std::vector<MappedArray<void*>>
-      blocks_;                         // each on pages of its own: the judge must not be what it looks for
+      // Each on pages of its own: the judge must not be what it looks for
+      blocks_;
   MappedArray<Owner> thread_of_line_;  // hash table with linear probing; thread 0's
   std::barrier<> gate_;
   std::uint64_t rounds_ = 0, shared_rounds_ = 0, most_lines_ = 0;
@@ -95,10 +98,11 @@ struct FalseSharingParameters {
     p.threads = options.integer("threads", 2, 1, 1024, "threads");
     p.size = options.integer("size", 8, 1, 4096, "bytes of an object");
     p.held = options.integer("held", 4, 1, 1024, "objects that a thread holds at once; Hoard's: 1");
-    p.iterations =
-        options.integer("iterations", 1000, 1, 1u << 30, "times that a thread allocates and frees them");
-    p.repetitions = options.integer("repetitions", 20'000, 1, 1u << 30,
-                                    "passes over the objects of an iteration, divided by the threads");
+    p.iterations = options.integer("iterations", 1000, 1, 1u << 30,
+                                   "times that a thread allocates and frees them");
+    p.repetitions =
+        options.integer("repetitions", 20'000, 1, 1u << 30,
+                        "passes over the objects of an iteration, divided by the threads");
     options.done();
     return p;
   }
@@ -117,7 +121,8 @@ inline void write_and_replace(const FalseSharingParameters& p, void** objects) {
     for (std::uint64_t pass = 0; pass < passes; ++pass) {
       for (std::uint64_t k = 0; k < p.held; ++k) {
         auto* const bytes = static_cast<volatile unsigned char*>(objects[k]);
-        for (std::uint64_t b = 0; b < p.size; ++b) bytes[b] = static_cast<unsigned char>(bytes[b] + 1);
+        for (std::uint64_t b = 0; b < p.size; ++b)
+          bytes[b] = static_cast<unsigned char>(bytes[b] + 1);
       }
     }
     for (std::uint64_t k = 0; k < p.held; ++k) {
@@ -131,8 +136,9 @@ inline void write_and_replace(const FalseSharingParameters& p, void** objects) {
 
 inline constexpr int kJudgedRounds = 16;
 
-// In every thread: `before(thread)`, judged rounds, the timed loop, judged rounds again, `after(thread)`.
-// Returns the nanoseconds of the timed loop, from the first thread's start to the last one's end.
+// In every thread: `before(thread)`, judged rounds, the timed loop, judged rounds again,
+// `after(thread)`. Returns the nanoseconds of the timed loop, from the first thread's
+// start to the last one's end.
 template <class Before, class After>
 std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters& p, Before before,
                          After after) {
@@ -160,8 +166,8 @@ std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters&
   return end - start;
 }
 
-inline void record_judged(Record& record, const FalseSharingParameters& p, const FalseSharingJudge& judge,
-                          std::uint64_t ns) {
+inline void record_judged(Record& record, const FalseSharingParameters& p,
+                          const FalseSharingJudge& judge, std::uint64_t ns) {
   record.operations(p.threads * p.iterations * p.held * p.passes());
   record.elapsed_ns(ns);
   record.peak_live(static_cast<std::int64_t>(p.threads * p.held * p.size));

@@ -1,6 +1,7 @@
-// A workload's own tables. They come from the kernel, not from the allocator that is measured, start on a
-// page, and are backed by memory from the start: no fault of theirs falls into a measured part. One whose
-// greater part is never used need not be backed; its owner says with written() how much of it is.
+// A workload's own tables. They come from the kernel, not from the allocator that is measured,
+// start on a page, and are backed by memory from the start: no fault of theirs falls into a
+// measured part. One whose greater part is never used need not be backed; its owner says with
+// written() how much of it is.
 #ifndef SPANALLOC_BENCH_MAPPED_ARRAY_HPP
 #define SPANALLOC_BENCH_MAPPED_ARRAY_HPP
 
@@ -14,8 +15,8 @@
 
 namespace workload {
 
-// Made and destroyed by the main thread. `count` zeroed elements; move-only. Elements are neither constructed
-// nor destroyed.
+// Made and destroyed by the main thread. `count` zeroed elements; move-only. Elements are neither
+// constructed nor destroyed.
 template <class T>
 class MappedArray {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -25,7 +26,8 @@ class MappedArray {
   explicit MappedArray(std::size_t count, bool backed = true) : count_(count) {
     if (count == 0) return;
     std::size_t bytes = 0;
-    check(!__builtin_mul_overflow(count, sizeof(T), &bytes), "the workload's own tables are too large");
+    check(!__builtin_mul_overflow(count, sizeof(T), &bytes),
+          "the workload's own tables are too large");
     void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | (backed ? MAP_POPULATE : 0), -1, 0);
     check(p != MAP_FAILED, "no memory for the workload's own tables");
@@ -50,8 +52,8 @@ class MappedArray {
     if (data_ != nullptr) munmap(data_, count_ * sizeof(T));
     own_bytes.remove(backed_bytes_);
   }
-  // In a table that is not backed from the start: the first `elements` have been written, and count as
-  // backed.
+  // In a table that is not backed from the start: the first `elements` have been
+  // written, and count as backed.
   void written(std::size_t elements) {
     const std::size_t pages = pages_of(elements * sizeof(T));
     if (pages <= backed_bytes_) return;

@@ -1,4 +1,5 @@
-// The process's memory as it stands: RSS and page tables, from /proc/self/status, read without allocating.
+// The process's memory as it stands: RSS and page tables, from /proc/self/status,
+// read without allocating.
 #ifndef SPANALLOC_BENCH_RESIDENT_HPP
 #define SPANALLOC_BENCH_RESIDENT_HPP
 
@@ -19,7 +20,8 @@ inline std::int64_t resident_bytes() {
   const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   check(file >= 0, "cannot open /proc/self/status");
   std::size_t length = 0;
-  for (ssize_t n; length < sizeof text - 1 && (n = read(file, text + length, sizeof text - 1 - length)) > 0;)
+  for (ssize_t n;
+       length < sizeof text - 1 && (n = read(file, text + length, sizeof text - 1 - length)) > 0;)
     length += static_cast<std::size_t>(n);
   close(file);
   text[length] = '\0';

@@ -1,4 +1,5 @@
-// Sizes drawn from distributions, and tables of them, so that a measured loop pays for no logarithm.
+// Sizes drawn from distributions, and tables of them, so that a measured
+// loop pays for no logarithm.
 #ifndef SPANALLOC_BENCH_SIZES_HPP
 #define SPANALLOC_BENCH_SIZES_HPP
 
@@ -11,8 +12,8 @@
 
 namespace workload {
 
-// From low to high, every doubling equally likely (log-uniform): the choice where nothing is known but the
-// range.
+// From low to high, every doubling equally likely (log-uniform): the choice where
+// nothing is known but the range.
 inline std::size_t log_uniform(Random& random, std::size_t low, std::size_t high) {
   const double from = static_cast<double>(low), to = static_cast<double>(high) + 1;
   const auto n = static_cast<std::size_t>(from * std::pow(to / from, random.unit()));
@@ -29,7 +30,8 @@ class SizeTable {
   std::size_t at(std::uint64_t i) const { return sizes_[i % kEntries]; }
 
  private:
-  static constexpr std::size_t kEntries = 4096;  // 32 KiB: fits beside the rest into a core's own caches
+  // 32 KiB: fits beside the rest into a core's own caches
+  static constexpr std::size_t kEntries = 4096;
   MappedArray<std::size_t> sizes_;
 };
 

@@ -1,12 +1,14 @@
-// What every workload shares: options, threads, clocks, the latency histogram, the count of live bytes, the
-// record.
+// What every workload shares: options, threads, clocks, the latency histogram, the count
+// of live bytes, the record.
 //
 // A workload is a plain program that knows no allocator. It prints one line of JSON:
-//   {"workload": "threadtest", "parameters": {...}, "threads": 2, "operations": 4000000, "elapsed_s": 0.41,
+//   {"workload": "threadtest", "parameters": {...}, "threads": 2, "operations": 4000000,
+//   "elapsed_s": 0.41,
 //    "peak_live_bytes": 6400000, "metrics": {...}, "latency": {"malloc": {...}}}
-// and exits with 0; with 1 and a line on stderr when its data were damaged or memory was refused; with 2 for
-// bad options; with 3 and a line on stderr when what it measures does not exist under this contender. Nothing
-// in here allocates between start and finish of a measured part, and no two threads write to one cache line.
+// and exits with 0; with 1 and a line on stderr when its data were damaged or memory was refused;
+// with 2 for bad options; with 3 and a line on stderr when what it measures does not exist under
+// this contender. Nothing in here allocates between start and finish of a measured part, and no two
+// threads write to one cache line.
 #ifndef SPANALLOC_BENCH_WORKLOAD_HPP
 #define SPANALLOC_BENCH_WORKLOAD_HPP
 
@@ -32,9 +34,9 @@ namespace workload {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-// One line and the end of the process, also when several threads find something at once. No destructors:
-// other threads still use what these would take away. (`damaged`: by this word a test's log tells that no
-// busy machine was to blame.)
+// One line and the end of the process, also when several threads find something at once. No
+// destructors: other threads still use what these would take away. (`damaged`: by this word a
+// test's log tells that no busy machine was to blame.)
 [[noreturn]] inline void fail(const char* what) {
   static std::atomic_flag failing = ATOMIC_FLAG_INIT;
   while (failing.test_and_set()) pause();
@@ -57,10 +59,12 @@ inline void check(bool good, const char* what) {
 inline std::uint64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(t.tv_nsec);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-// Keeps the compiler from removing what is measured: the memory behind `p` counts as read and written.
+// Keeps the compiler from removing what is measured: the memory behind `p`
+// counts as read and written.
 inline void touch(void* p) {
   asm volatile("" : : "g"(p) : "memory");
 }
@@ -80,15 +84,18 @@ class Random {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
   }
   // Uniform in [low, high].
-  std::uint64_t between(std::uint64_t low, std::uint64_t high) { return low + below(high - low + 1); }
+  std::uint64_t between(std::uint64_t low, std::uint64_t high) {
+    return low + below(high - low + 1);
+  }
   double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:
   std::uint64_t state_;
 };
 
-// Bytes requested and not freed by one thread, and their peak. One object a thread; sum the peaks of threads
-// that work at the same time (an upper bound of the true peak, the floor that peak memory is compared with).
+// Bytes requested and not freed by one thread, and their peak. One object a thread; sum the peaks
+// of threads that work at the same time (an upper bound of the true peak, the floor that peak
+// memory is compared with).
 class alignas(kCacheLine) LiveBytes {
  public:
   void add(std::size_t n) {
@@ -104,8 +111,9 @@ class alignas(kCacheLine) LiveBytes {
   std::int64_t peak_ = 0;
 };
 
-// Latencies in the manner of HdrHistogram: 32 linear steps in every power of two, so a value is known to 3 %,
-// in a table of fixed size that is part of the object. One histogram a thread, merged at the end.
+// Latencies in the manner of HdrHistogram: 32 linear steps in every power of two, so a value
+// is known to 3 %, in a table of fixed size that is part of the object. One histogram a
+// thread, merged at the end.
 class alignas(kCacheLine) Histogram {
  public:
   void record(std::uint64_t ns) {
@@ -120,8 +128,8 @@ class alignas(kCacheLine) Histogram {
   }
   std::uint64_t count() const { return count_; }
   std::uint64_t max() const { return max_; }
-  // The value below or at which `share` (0 to 1) of all values lie, rounded up to the end of its step; 0 when
-  // empty.
+  // The value below or at which `share` (0 to 1) of all values lie, rounded up to the end
+  // of its step; 0 when empty.
   std::uint64_t percentile(double share) const {
     if (count_ == 0) return 0;
     auto wanted = static_cast<std::uint64_t>(share * static_cast<double>(count_) + 0.999999);
@@ -153,8 +161,8 @@ class alignas(kCacheLine) Histogram {
   std::uint64_t max_ = 0;
 };
 
-// Command line of the form --name VALUE. Declare each option once; then call done(), which refuses what is
-// unknown and answers --help with the program's text and every option's default.
+// Command line of the form --name VALUE. Declare each option once; then call done(), which refuses
+// what is unknown and answers --help with the program's text and every option's default.
 class Options {
  public:
   Options(int argc, char** argv, const char* name, const char* source, const char* about)
@@ -170,8 +178,8 @@ class Options {
       given_.emplace_back(word.substr(2), argv[++i]);
     }
   }
-  std::uint64_t integer(const char* option, std::uint64_t standard, std::uint64_t low, std::uint64_t high,
-                        const char* about) {
+  std::uint64_t integer(const char* option, std::uint64_t standard, std::uint64_t low,
+                        std::uint64_t high, const char* about) {
     std::uint64_t value = standard;
     if (const std::string* text = take(option)) {
       char* end = nullptr;
@@ -187,7 +195,8 @@ class Options {
     return value;
   }
   // One of `choices`; returns its index.
-  std::size_t choice(const char* option, const std::vector<std::string>& choices, const char* about) {
+  std::size_t choice(const char* option, const std::vector<std::string>& choices,
+                     const char* about) {
     std::size_t index = 0;
     if (const std::string* text = take(option)) {
       while (index < choices.size() && choices[index] != *text) ++index;
@@ -257,8 +266,8 @@ class Options {
   std::string help_text_;
 };
 
-// Resident bytes of the workload's own tables (support/mapped_array.hpp), which are no allocator's: now, and
-// at the most. Changed by one thread at a time.
+// Resident bytes of the workload's own tables (support/mapped_array.hpp), which are no allocator's:
+// now, and at the most. Changed by one thread at a time.
 struct OwnBytes {
   std::size_t now = 0;
   std::size_t peak = 0;
@@ -270,8 +279,8 @@ struct OwnBytes {
 };
 inline OwnBytes own_bytes;
 
-// The line that a workload ends with. A workload with tables of its own has metric own_kib: the part of the
-// process's peak memory that these are.
+// The line that a workload ends with. A workload with tables of its own has metric own_kib: the
+// part of the process's peak memory that these are.
 class Record {
  public:
   Record(const Options& options, std::uint64_t threads) : options_(options), threads_(threads) {}
@@ -288,8 +297,8 @@ class Record {
     std::snprintf(text, sizeof text,
                   "%s\"%s\": {\"count\": %" PRIu64 ", \"p50_ns\": %" PRIu64 ", \"p99_ns\": %" PRIu64
                   ", \"p999_ns\": %" PRIu64 ", \"p9999_ns\": %" PRIu64 ", \"max_ns\": %" PRIu64 "}",
-                  latency_.empty() ? "" : ", ", call, h.count(), h.percentile(0.5), h.percentile(0.99),
-                  h.percentile(0.999), h.percentile(0.9999), h.max());
+                  latency_.empty() ? "" : ", ", call, h.count(), h.percentile(0.5),
+                  h.percentile(0.99), h.percentile(0.999), h.percentile(0.9999), h.max());
     latency_ += text;
   }
   void print() const {
@@ -323,8 +332,8 @@ class Record {
   std::string latency_;
 };
 
-// Empty functions by whose names a tool that looks at the program from outside finds the part that counts:
-// from the last call of the first to the last call of the second. bench/manycore does.
+// Empty functions by whose names a tool that looks at the program from outside finds the part that
+// counts: from the last call of the first to the last call of the second. bench/manycore does.
 extern "C" [[gnu::noinline]] inline void measured_part_starts() {
   asm volatile("");
 }
@@ -332,8 +341,8 @@ extern "C" [[gnu::noinline]] inline void measured_part_ends() {
   asm volatile("");
 }
 
-// Runs `body(index)` in `threads` threads that start together; returns the nanoseconds from that start to the
-// end of the last. Creating and joining the threads lies outside.
+// Runs `body(index)` in `threads` threads that start together; returns the nanoseconds from that
+// start to the end of the last. Creating and joining the threads lies outside.
 template <class Body>
 std::uint64_t run_threads(std::uint64_t threads, Body body) {
   struct alignas(kCacheLine) End {

@@ -1,5 +1,5 @@
-// A heap as an object: malloc and free on top of the global heap, the threads' heaps and the huge objects.
-// Any number of them live side by side, of one config or of several.
+// A heap as an object: malloc and free on top of the global heap, the threads' heaps and the huge
+// objects. Any number of them live side by side, of one config or of several.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,9 @@
 
 namespace spanalloc::a2alloc {
 
-/// Zero-initialised but for pointers to itself: usable before any constructor runs, and usable until the
-/// process ends, because nothing but destroy() takes it apart. The functions: see engines/engine.hpp.
+/// Zero-initialised but for pointers to itself: usable before any constructor runs, and
+/// usable until the process ends, because nothing but destroy() takes it apart. The
+/// functions: see engines/engine.hpp.
 template <class Config>
 class Allocator {
   using TheHeap = Heap<Config>;
@@ -59,7 +60,8 @@ class Allocator {
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
     if (alignment <= 16) return allocate(n);
     if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::allocate(n, alignment);
-    if (n > kLargestSmall || alignment > kLargestSmall / 2) return allocate_large(n, alignment).bytes;
+    if (n > kLargestSmall || alignment > kLargestSmall / 2)
+      return allocate_large(n, alignment).bytes;
     // Room to move up to the next multiple, and to leave a block in front.
     const std::size_t size = block_size_for(n) + alignment + kLeastBlock;
     return allocate_small({size, kAnySize, n, alignment});
@@ -109,11 +111,12 @@ class Allocator {
     return size;
   }
 
-  /// The same of a live block, which nobody frees meanwhile, for who may hold any lock: what tells the size
-  /// is its user's to change.
+  /// The same of a live block, which nobody frees meanwhile, for who may hold any lock: what tells
+  /// the size is its user's to change.
   std::size_t size_without_lock(const void* p) {
     const Piece* piece = global_.piece_of(p);
-    if (piece == nullptr) return huge_.usable_size(p);  // under whose lock nobody waits for anything
+    // Under whose lock nobody waits for anything
+    if (piece == nullptr) return huge_.usable_size(p);
     if (piece->heap.load_acquire() == nullptr && !is_lost(piece)) return piece->count * kPiece;
     return Block::of(p)->size() - sizeof(Block);
   }
@@ -178,9 +181,9 @@ class Allocator {
     thread::watch_forks(fork_watch_);
   }
 
-  /// Gives everything back to the process: all objects, address space, the key. Only while nobody uses the
-  /// heap or anything from it, and no fork is in progress; never the default instance. (A thread that has
-  /// used it may live on.) Afterwards the heap is a fresh one.
+  /// Gives everything back to the process: all objects, address space, the key. Only while nobody
+  /// uses the heap or anything from it, and no fork is in progress; never the default instance. (A
+  /// thread that has used it may live on.) Afterwards the heap is a fresh one.
   void destroy() {
     if (registered_.load_acquire() != 0) thread::unwatch_forks(fork_watch_);
     heaps_.destroy();
@@ -201,7 +204,8 @@ class Allocator {
     Allocator* allocator;
   };
 
-  /// What allocate_small is asked for: a block of `size`, then cut to n bytes at a multiple of `alignment`.
+  /// What allocate_small is asked for: a block of `size`, then cut to n bytes at a
+  /// multiple of `alignment`.
   struct Request {
     std::size_t size;
     SizeClass size_class;
@@ -216,7 +220,8 @@ class Allocator {
 
   void* allocate_small(Request request) {
     if constexpr (Config::kSizeClasses) {
-      if (!request.size_class.is_any_size()) request.size = block_size_for(request.size_class.bytes());
+      if (!request.size_class.is_any_size())
+        request.size = block_size_for(request.size_class.bytes());
     }
     TheHeap* heap = heaps_.known();
     if (SPANALLOC_UNLIKELY(heap == nullptr)) heap = find_heap();
@@ -262,7 +267,8 @@ class Allocator {
 
   SPANALLOC_COLD Large allocate_large(std::size_t n, std::size_t alignment) {
     if (n > kMaxRequest) return {};
-    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return {NestedBlocks::allocate(n, alignment), false};
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call()))
+      return {NestedBlocks::allocate(n, alignment), false};
     if (!ensure_started()) return {};
     free_put_off();
     if (n == 0) n = 1;
@@ -297,7 +303,8 @@ class Allocator {
   static bool resize_small(TheHeap& heap, Piece* piece, Block* block, std::size_t n) {
     if (n > kLargestSmall) return false;
     const std::size_t size = block_size_for(n);
-    // A block of a size class cannot be cut: a smaller one serves better once less than half of it is needed.
+    // A block of a size class cannot be cut: a smaller one serves better once less
+    // than half of it is needed.
     if (!piece->merges()) return size <= block->size() && size > block->size() / 2;
     return heap.change(piece, [&](Piece* the_piece) {
       if (size > block->size()) return the_piece->grow(block, size);
@@ -306,7 +313,8 @@ class Allocator {
     });
   }
 
-  // With the heap's lock. A live block's superblock stays in its heap, so one that has left had none.
+  // With the heap's lock. A live block's superblock stays in its heap, so
+  // one that has left had none.
   static Block* demand_live(const TheHeap& heap, Piece* piece, const void* p) {
     SPANALLOC_ASSERT(heap.lock.is_mine());
     if (SPANALLOC_UNLIKELY(piece->heap.load_relaxed() != &heap)) name_bad_pointer(piece, p);
@@ -343,9 +351,11 @@ class Allocator {
     self.heaps_.enter_child();
   }
 
-  // Superblocks that a misuse was found in may be half changed: the next one to take the heap's lock looks,
-  // and those that are not whole are lost, as after a fork.
-  static void leave(thread::ForkWatch* watch) { static_cast<Watch*>(watch)->allocator->heaps_.leave_all(); }
+  // Superblocks that a misuse was found in may be half changed: the next one to take the heap's
+  // lock looks, and those that are not whole are lost, as after a fork.
+  static void leave(thread::ForkWatch* watch) {
+    static_cast<Watch*>(watch)->allocator->heaps_.leave_all();
+  }
 
   GlobalHeap<Config> global_;
   ThreadHeaps<Config> heaps_{global_};

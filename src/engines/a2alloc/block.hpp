@@ -1,7 +1,7 @@
-// A memory block: a header of 16 bytes and, behind it, the bytes that malloc returns. Blocks lie side by side
-// and fill a superblock from its first byte to its last.
+// A memory block: a header of 16 bytes and, behind it, the bytes that malloc returns. Blocks lie
+// side by side and fill a superblock from its first byte to its last.
 //
-//   | size, free | left neighbour's size | seal || what the caller may use ...        | next header ...
+//   | size, free | left neighbour's size | seal || what the caller may use ... | next header ...
 //
 // While a block is free, the links of the superblock's free list lie where the caller's bytes were.
 #pragma once
@@ -16,9 +16,9 @@
 
 namespace spanalloc::a2alloc {
 
-/// Mixed into every header of the process. Drawn once, before the first header is written. One for all heaps:
-/// what is sealed is found by its address, which is one heap's only, and a header's check then needs nothing
-/// but the header.
+/// Mixed into every header of the process. Drawn once, before the first header is written. One for
+/// all heaps: what is sealed is found by its address, which is one heap's only, and a header's
+/// check then needs nothing but the header.
 inline constinit Atomic<std::uint64_t> secret{0};
 
 inline void draw_secret() {
@@ -37,8 +37,9 @@ struct [[gnu::may_alias]] Block {
 
   std::size_t size() const { return size_and_free & ~kFree; }
   bool is_free() const { return (size_and_free & kFree) != 0; }
-  /// Whether this is a header that we wrote, here, and nobody has changed since. (A block that was merged
-  /// into its neighbour keeps a sealed header that says "free": so a second free of it is recognised.)
+  /// Whether this is a header that we wrote, here, and nobody has changed since. (A block
+  /// that was merged into its neighbour keeps a sealed header that says "free": so a second
+  /// free of it is recognised.)
   bool is_sealed() const { return seal == expected_seal(); }
 
   void write(std::size_t size, std::size_t left, bool free) {
@@ -51,12 +52,14 @@ struct [[gnu::may_alias]] Block {
   void* bytes() { return this + 1; }
   Block* right() { return pointer_to<Block>(address_of(this) + size()); }
   Block* left() { return pointer_to<Block>(address_of(this) - left_size); }
-  static Block* of(const void* bytes) { return pointer_to<Block>(address_of(bytes) - sizeof(Block)); }
+  static Block* of(const void* bytes) {
+    return pointer_to<Block>(address_of(bytes) - sizeof(Block));
+  }
 
  private:
   std::uint64_t expected_seal() const {
-    // The product spreads a change of any field over the word, so that equal damage to fields and seal does
-    // not cancel out. Relaxed: drawn before the first superblock was made.
+    // The product spreads a change of any field over the word, so that equal damage to fields and
+    // seal does not cancel out. Relaxed: drawn before the first superblock was made.
     SPANALLOC_ASSERT(secret.load_relaxed() != 0);
     const std::uint64_t fields = std::uint64_t{left_size} << 32 | size_and_free;
     return (fields ^ secret.load_relaxed()) * 0x9E3779B97F4A7C15u ^ address_of(this);

@@ -1,5 +1,5 @@
-// Walks everything the engine has and checks every invariant: the proof that blocks tile their superblocks
-// and that nothing is lost. Exact while no other thread uses the heap.
+// Walks everything the engine has and checks every invariant: the proof that blocks tile their
+// superblocks and that nothing is lost. Exact while no other thread uses the heap.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ struct Census {
   std::uintptr_t at = 0;
 
   bool consistent() const {
-    return broken == 0 &&
-           known == free + superblocks + empty_superblocks + large + heap_records + lost + lost_to_fork;
+    return broken == 0 && known == free + superblocks + empty_superblocks + large + heap_records +
+                                       lost + lost_to_fork;
   }
   /// Nothing is out, and the heaps keep nothing.
   bool all_returned() const { return known == free + heap_records + lost + lost_to_fork; }
@@ -70,7 +70,8 @@ class Walker {
       demand(piece->kind.load_relaxed() == Kind::kSuperblock, "a heap lists what is no superblock",
              piece->start);
       demand(piece->heap.load_relaxed() == &heap, "a superblock names another heap", piece->start);
-      demand(piece->size_class == size_class && piece->group == group && group == heap.group_of(*piece),
+      demand(piece->size_class == size_class && piece->group == group &&
+                 group == heap.group_of(*piece),
              "a superblock is in the wrong list", piece->start);
       demand(piece->previous == previous, "a list's links disagree", piece->start);
       previous = piece;
@@ -80,7 +81,8 @@ class Walker {
       ++(piece->is_empty() ? census_.empty_superblocks : census_.superblocks);
     });
     demand(used == heap.used(), "a heap's used space is not its superblocks'", address_of(&heap));
-    demand(count == heap.superblocks(), "a heap's count of superblocks is wrong", address_of(&heap));
+    demand(count == heap.superblocks(), "a heap's count of superblocks is wrong",
+           address_of(&heap));
   }
 
   void walk_blocks(const Piece& piece) {
@@ -113,11 +115,12 @@ class Walker {
       at += left_size;
     }
     demand(used == piece.used && live == piece.live, "a superblock's books are wrong", piece.start);
-    demand(coalesces || live != 0 || free == 1, "an empty superblock was not made afresh", piece.start);
+    demand(coalesces || live != 0 || free == 1, "an empty superblock was not made afresh",
+           piece.start);
     for (FreeBlock *block = piece.free_blocks, *previous = nullptr; block != Piece::list_end();
          block = block->next) {
-      if (!piece.is_place(block) || !block->is_sealed() || !block->is_free() || block->previous != previous ||
-          free == 0) {
+      if (!piece.is_place(block) || !block->is_sealed() || !block->is_free() ||
+          block->previous != previous || free == 0) {
         return demand(false, "the free list is broken", address_of(block));
       }
       previous = block;
@@ -160,7 +163,8 @@ class Walker {
     });
     std::size_t dirty = 0;
     global.for_each_free([&](Piece* run) {
-      demand(run->kind.load_relaxed() == Kind::kFree, "what is not free is listed as free", run->start);
+      demand(run->kind.load_relaxed() == Kind::kFree, "what is not free is listed as free",
+             run->start);
       std::size_t in_run = 0;
       for (std::size_t i = 0; i < run->count; ++i) in_run += !run[i].zero;
       demand(in_run == run->dirty, "a free run's count of dirty pieces is wrong", run->start);

@@ -1,5 +1,5 @@
-// What can be chosen about the engine, each choice a type. DESIGN.md beside this file tells why these values:
-// the report gives none.
+// What can be chosen about the engine, each choice a type. DESIGN.md beside this file tells why
+// these values: the report gives none.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 namespace spanalloc {
 
 namespace a2alloc {
-/// Told of every step. A config may name a type with the same functions that counts them; this one does not.
+/// Told of every step. A config may name a type with the same functions that counts
+/// them; this one does not.
 struct NoObserver {
   static void looks_at_superblock() {}
   static void looks_at_free_block() {}
@@ -27,8 +28,8 @@ struct A2allocReport {
   static constexpr unsigned kSuperblockBits = 16;
   /// K: a heap of at most so many superblocks keeps them all.
   static constexpr std::size_t kKeep = 8;
-  /// F, in percent: a heap whose used space over its free space is at least this keeps its superblocks. 300:
-  /// three quarters in use.
+  /// F, in percent: a heap whose used space over its free space is at least this keeps its
+  /// superblocks. 300: three quarters in use.
   static constexpr std::size_t kUsedOverFreePercent = 300;
   /// Whether each thread has a heap of its own, or all of them one.
   static constexpr bool kHeapPerThread = true;
@@ -36,7 +37,8 @@ struct A2allocReport {
   static constexpr bool kMoveToFront = true;
   /// Whether a superblock holds blocks of one size class only.
   static constexpr bool kSizeClasses = false;
-  /// Lists of superblocks by how full they are, searched from the fullest on. 1: one list in order of use.
+  /// Lists of superblocks by how full they are, searched from the fullest on. 1:
+  /// one list in order of use.
   static constexpr unsigned kFullnessGroups = 1;
   /// Whether the records of many heaps share a superblock, or each takes up one of its own.
   static constexpr bool kShareHeapRecords = false;
@@ -87,7 +89,8 @@ namespace a2alloc {
 
 template <class Config>
 inline constexpr std::size_t kSuperblockBytes = std::size_t{1} << Config::kSuperblockBits;
-/// The largest size that comes from a superblock; also what alignment adds may not exceed half of that.
+/// The largest size that comes from a superblock; also what alignment adds may
+/// not exceed half of that.
 template <class Config>
 inline constexpr std::size_t kLargestInSuperblock = kSuperblockBytes<Config> / 2;
 /// Objects above this are not kept for reuse: each is a mapping of its own.

@@ -1,7 +1,7 @@
-// The a2alloc engine: the allocator of A. Jakop and M. Le Hoang's report (CSC469, 2016) after Hoard. Read
-// DESIGN.md beside this file first; then block.hpp, superblock.hpp, heap.hpp, global_heap.hpp,
-// thread_heaps.hpp and allocator.hpp, in that order. This file makes the engine of them that a library has:
-// static functions over one allocator.
+// The a2alloc engine: the allocator of A. Jakop and M. Le Hoang's report (CSC469, 2016) after
+// Hoard. Read DESIGN.md beside this file first; then block.hpp, superblock.hpp, heap.hpp,
+// global_heap.hpp, thread_heaps.hpp and allocator.hpp, in that order. This file makes the engine of
+// them that a library has: static functions over one allocator.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ class A2allocEngine {
   static EngineStatistics statistics() { return heap().statistics(); }
   static a2alloc::Census census() { return heap().census(); }
   static void process_start() { heap().process_start(); }
-  /// Around what may be another library's code in the middle of a call (os/kernel_call.hpp): every call here
-  /// asks for itself whether it is made there.
+  /// Around what may be another library's code in the middle of a call (os/kernel_call.hpp): every
+  /// call here asks for itself whether it is made there.
   static void hide_thread(os::HiddenThread&) {}
   static void show_thread(const os::HiddenThread&) {}
   /// Of a live block, which is not freed meanwhile.

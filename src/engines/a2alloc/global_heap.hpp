@@ -1,14 +1,14 @@
-// The global heap: what no thread's heap has. Empty superblocks and freed large objects are one and the same
-// here, runs of superblock-sized free pieces of the arena, which serve whoever comes next.
+// The global heap: what no thread's heap has. Empty superblocks and freed large objects are one and
+// the same here, runs of superblock-sized free pieces of the arena, which serve whoever comes next.
 //
-// The arena is cut into pieces; each has a record (Superblock) in a table beside it. A run of pieces is
-// described by the record of its first one, and when it is free by that of its last one, too: so a run that
-// becomes free finds its neighbours.
+// The arena is cut into pieces; each has a record (Superblock) in a table beside it. A run of
+// pieces is described by the record of its first one, and when it is free by that of its last one,
+// too: so a run that becomes free finds its neighbours.
 //
-// A free piece is dirty, as far as is known in memory, or reads as zero. Where the config bounds what is
-// dirty, settle() gives back what exceeds the bound, and what nobody has wanted for a decay time. A run, or
-// the end of one, is out of everybody's reach while the kernel takes its pages back: no lock is held over
-// that.
+// A free piece is dirty, as far as is known in memory, or reads as zero. Where the config bounds
+// what is dirty, settle() gives back what exceeds the bound, and what nobody has wanted for a decay
+// time. A run, or the end of one, is out of everybody's reach while the kernel takes its pages
+// back: no lock is held over that.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,8 @@ struct Run {
 ///   (G1) no two free runs are neighbours;
 ///   (G2) each of them is in the list of free runs, and nothing else is;
 ///   (G3) counts_ says what there is of each kind: it adds up to the pieces that are known;
-///   (G4) a run's `dirty` is the number of its pieces that are not marked as zero, and counts_.dirty the sum.
+///   (G4) a run's `dirty` is the number of its pieces that are not marked as zero, and
+///   counts_.dirty the sum.
 template <class Config>
 class GlobalHeap {
  public:
@@ -65,25 +66,26 @@ class GlobalHeap {
 
   /// The record of the piece that p lies in; nullptr when that is none of ours.
   Piece* piece_of(const void* p) {
-    // Relaxed: whoever has a pointer into a piece got it from someone who saw the limit that covers it.
-    // Without an arena the limit is 0.
+    // Relaxed: whoever has a pointer into a piece got it from someone who saw the limit that covers
+    // it. Without an arena the limit is 0.
     const std::size_t number = (address_of(p) - base_.load_relaxed()) >> Config::kSuperblockBits;
     return SPANALLOC_LIKELY(number < limit_.load_relaxed()) ? &table_[number] : nullptr;
   }
 
-  /// A run of pieces, the first of them at a multiple of `alignment` (a power of two). First fit. None when
-  /// memory is out.
+  /// A run of pieces, the first of them at a multiple of `alignment` (a power of two). First fit.
+  /// None when memory is out.
   Run<Config> take(Kind kind, std::size_t count, std::size_t alignment = kPiece) {
     SPANALLOC_ASSERT(is_in_use(kind) && count != 0);
     for (unsigned waits = 0;; ++waits) {
       {
         Guard guard(*this);
-        if (const Run<Config> run = take_locked(kind, count, alignment); run.first != nullptr) return run;
+        if (const Run<Config> run = take_locked(kind, count, alignment); run.first != nullptr)
+          return run;
         if (counts_.purging == 0 || waits == kMostWaits) return {};
       }
-      // What is being purged comes back soon, and may do. Who purges it waits for no lock but this one. A
-      // fork's child that knows that it is one finds it free; in one that nobody has told it never comes
-      // back.
+      // What is being purged comes back soon, and may do. Who purges it waits for no lock but
+      // this one. A fork's child that knows that it is one finds it free; in one that nobody has
+      // told it never comes back.
       os::yield();
       SpinLock::look_for_fork();
     }
@@ -150,9 +152,9 @@ class GlobalHeap {
     return any;
   }
 
-  /// After `count` pieces have become free, or where the caller passes by: gives back a part of what exceeds
-  /// the bound, and of what nobody has wanted for a decay time; enough to keep up. With no lock held: it may
-  /// take as long as the kernel does.
+  /// After `count` pieces have become free, or where the caller passes by: gives back a part of
+  /// what exceeds the bound, and of what nobody has wanted for a decay time; enough to keep up.
+  /// With no lock held: it may take as long as the kernel does.
   void settle(std::size_t count) {
     if constexpr (Config::kBoundsWhatIsFree) {
       if (const std::uint64_t now = os::now_ms(); now >= next_tick_.load_relaxed()) tick(now);
@@ -170,8 +172,9 @@ class GlobalHeap {
   }
   ArenaStatistics arena_statistics() { return arena_.statistics(); }
 
-  /// Calls f(Piece*) for the first piece of every run, by address, and for pieces lost to foreign mappings;
-  /// f(piece) says by its count how far the run goes. While no other thread uses the heap.
+  /// Calls f(Piece*) for the first piece of every run, by address, and for pieces lost
+  /// to foreign mappings; f(piece) says by its count how far the run goes. While no
+  /// other thread uses the heap.
   template <class F>
   void for_each_run(F&& f) {
     for (std::size_t number = 1; number < limit_.load_relaxed();) {
@@ -185,7 +188,8 @@ class GlobalHeap {
   void for_each_superblock_of(const Heap<Config>& heap, F&& f) {
     for (std::size_t number = 1; number < limit_.load_acquire(); ++number) {
       Piece& piece = table_[number];
-      if (piece.kind.load_relaxed() == Kind::kSuperblock && piece.heap.load_relaxed() == &heap) f(&piece);
+      if (piece.kind.load_relaxed() == Kind::kSuperblock && piece.heap.load_relaxed() == &heap)
+        f(&piece);
     }
   }
   /// The same for the list of free runs.
@@ -212,7 +216,8 @@ class GlobalHeap {
   /// In a fork's child, first of all.
   void enter_child() {
     lock_.abandon_if_owner_died();
-    // Who was purging without the lock may be this thread or a vanished one: what was out of reach is free.
+    // Who was purging without the lock may be this thread or a vanished one: what
+    // was out of reach is free.
     repair_is_due_ = repair_is_due_ || counts_.purging != 0;
     arena_.enter_child();
   }
@@ -233,9 +238,9 @@ class GlobalHeap {
     [[maybe_unused]] GlobalHeap& heap_;
   };
 
-  // In a fork's child whose parent had another thread in here: what is in use says so by its kind, written
-  // last, and its count; all else is free. (A superblock that is in no heap was in the hands of that thread,
-  // or is in those of this one: it stays what it is.)
+  // In a fork's child whose parent had another thread in here: what is in use says so by its kind,
+  // written last, and its count; all else is free. (A superblock that is in no heap was in the
+  // hands of that thread, or is in those of this one: it stays what it is.)
   void repair() {
     SPANALLOC_ASSERT(lock_.is_mine());
     repair_is_due_ = false;
@@ -251,7 +256,8 @@ class GlobalHeap {
       const bool lives = is_in_use(kind);
       const std::size_t count = lives ? max_of(piece.count, 1) : 1;
       if (lives) {
-        for (std::size_t i = 1; i < count; ++i) table_[number + i].kind.store_relaxed(Kind::kInside);
+        for (std::size_t i = 1; i < count; ++i)
+          table_[number + i].kind.store_relaxed(Kind::kInside);
         counts_.of(kind) += count;
         counts_.large_objects += kind == Kind::kLarge;
       } else {
@@ -302,7 +308,8 @@ class GlobalHeap {
     Piece* run = find(count + slack);
     if (run == nullptr) return {};
     remove_free(run);
-    const std::size_t in_front = (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
+    const std::size_t in_front =
+        (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
     Piece* taken = run + in_front;
     const std::size_t behind = run->count - in_front - count;
     const std::size_t dirty_in_front = dirty_in(run, run, in_front);
@@ -312,7 +319,8 @@ class GlobalHeap {
     if (behind != 0) add_free(taken + count, behind, dirty_behind);
     dirty_bound_.taken(count, dirty);
     note_lowest();
-    SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside && taken->heap.load_relaxed() == nullptr);
+    SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside &&
+                     taken->heap.load_relaxed() == nullptr);
     taken->count = static_cast<std::uint32_t>(count);
     taken->kind.store_relaxed(kind);
     counts_.of(kind) += count;
@@ -324,7 +332,8 @@ class GlobalHeap {
   bool grow_large(Piece* run, std::size_t count) {
     Piece* next = run + run->count;
     const std::size_t wanted = count - run->count;
-    if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree || next->count < wanted) return false;
+    if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree || next->count < wanted)
+      return false;
     remove_free(next);
     const std::size_t dirty = dirty_in(next, next, wanted);
     if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->dirty - dirty);
@@ -336,10 +345,10 @@ class GlobalHeap {
     return true;
   }
 
-  // --- What is dirty ---------------------------------------------------------------------------------------
+  // --- What is dirty -----------------------------------------------------------------------------
 
-  // Less is given back for the bound only together with more, and a run with so much is given back rather
-  // than smaller ones: each costs a call of the kernel.
+  // Less is given back for the bound only together with more, and a run with so much is given back
+  // rather than smaller ones: each costs a call of the kernel.
   static constexpr std::size_t kLeastPurged = 1 * kMiB / kPiece;
   // Beside twice what has become free: so what is too much, or unwanted, comes to an end.
   static constexpr std::size_t kPurgedBesides = 4 * kMiB / kPiece;
@@ -388,7 +397,8 @@ class GlobalHeap {
       const OutOfReach part = take_out(wanted, for_bound);
       if (part.first == nullptr) return;
       Config::Observer::purges();
-      // A signal handler has forked, and this is the child: there they are free, and may be in use by now.
+      // A signal handler has forked, and this is the child: there they are free,
+      // and may be in use by now.
       if (part.generation != SpinLock::generation()) return;
       const bool purged = purge_pieces(part.first, part.count);
       put_back(part, purged);
@@ -446,18 +456,19 @@ class GlobalHeap {
     add_free(part.first, part.count, purged ? 0 : part.dirty, Place::kBack);
   }
 
-  // The last run of the list, which first fit finds last, with so much that a call pays; or the one that has
-  // most.
+  // The last run of the list, which first fit finds last, with so much that a call pays;
+  // or the one that has most.
   Piece* find_dirty() {
     Piece* found = nullptr;
     for (Piece* run = free_.first(); run != nullptr; run = run->next) {
-      const std::size_t most = found == nullptr ? 0 : min_of(std::size_t{found->dirty}, kLeastPurged - 1);
+      const std::size_t most =
+          found == nullptr ? 0 : min_of(std::size_t{found->dirty}, kLeastPurged - 1);
       if (run->dirty > most) found = run;
     }
     return found;
   }
 
-  // --- Runs ------------------------------------------------------------------------------------------------
+  // --- Runs --------------------------------------------------------------------------------------
 
   Piece* find(std::size_t count) {
     SPANALLOC_ASSERT(lock_.is_mine());
@@ -472,12 +483,14 @@ class GlobalHeap {
     }
   }
 
-  // Whether the kernel would grant what the free run at the arena's end lacks of `count` pieces. The arena
-  // gives nothing back: a run that is refused half-way would keep that half from the rest of the process.
+  // Whether the kernel would grant what the free run at the arena's end lacks of `count`
+  // pieces. The arena gives nothing back: a run that is refused half-way would keep that half
+  // from the rest of the process.
   bool may_grow_to(std::size_t count) {
     if (count == 1) return true;
     const ArenaStatistics arena = arena_.statistics();
-    const std::size_t open = (arena.opened_bytes + arena.lost_bytes) / kPiece;  // numbers below this one
+    // Numbers below this one
+    const std::size_t open = (arena.opened_bytes + arena.lost_bytes) / kPiece;
     const std::size_t known = max_of(limit_.load_relaxed(), std::size_t{1});
     std::size_t ready = open - known;
     if (known > 1) {
@@ -487,16 +500,16 @@ class GlobalHeap {
     return count <= ready || os::would_grant((count - ready) * kPiece);
   }
 
-  // One piece more from the arena: the free run that it now belongs to. What was taken stays when a later one
-  // is refused.
+  // One piece more from the arena: the free run that it now belongs to. What was taken stays
+  // when a later one is refused.
   Piece* extend() {
     // The arena takes nothing back: a piece whose record cannot be had waits for the next call.
     if (spare_ == 0) spare_ = arena_.allocate(0);
     if (spare_ == 0 || !table_.ensure(spare_ + std::size_t{1})) return nullptr;
     Piece* piece = &table_[spare_];
     piece->start = arena_.base() + std::size_t{spare_} * kPiece;
-    // Release: whoever sees the limit may read the records below it. (Foreign mappings that the arena stepped
-    // over leave records of zeroes.)
+    // Release: whoever sees the limit may read the records below it. (Foreign mappings that the
+    // arena stepped over leave records of zeroes.)
     const std::size_t known = max_of(limit_.load_relaxed(), std::size_t{1});
     SPANALLOC_ASSERT(spare_ >= known && piece->kind.load_relaxed() == Kind::kInside);
     limit_.store_release(spare_ + std::size_t{1});
@@ -514,12 +527,12 @@ class GlobalHeap {
     add_free(run, count, count);
   }
 
-  // Where in the list a run goes that becomes free: first fit finds the one in front first. In the back, what
-  // joins a run stays where that run is.
+  // Where in the list a run goes that becomes free: first fit finds the one in front first. In the
+  // back, what joins a run stays where that run is.
   enum class Place : std::uint8_t { kFront, kBack };
 
-  // Merges a free run, so many of whose pieces are dirty, with its free neighbours and lists it; returns the
-  // run that comes of it.
+  // Merges a free run, so many of whose pieces are dirty, with its free neighbours and lists it;
+  // returns the run that comes of it.
   Piece* add_free(Piece* run, std::size_t count, std::size_t dirty, Place place = Place::kFront) {
     SPANALLOC_ASSERT(lock_.is_mine() && !is_free_end(*run) && dirty <= count);
     counts_.free += count;
@@ -567,9 +580,11 @@ class GlobalHeap {
     run[count - 1].kind.store_relaxed(Kind::kFreeTail);
   }
 
-  // Takes what is behind the first `stays` pieces of a free run out of the books; of it so many are dirty.
+  // Takes what is behind the first `stays` pieces of a free run out of the books;
+  // of it so many are dirty.
   void cut_end(Piece* run, std::size_t stays, std::size_t dirty) {
-    SPANALLOC_ASSERT(run->kind.load_relaxed() == Kind::kFree && stays != 0 && stays < run->count);  // G2
+    // G2
+    SPANALLOC_ASSERT(run->kind.load_relaxed() == Kind::kFree && stays != 0 && stays < run->count);
     counts_.free -= run->count - stays;
     counts_.dirty -= dirty;
     run[run->count - 1].kind.store_relaxed(Kind::kInside);

@@ -1,4 +1,5 @@
-// A heap: the superblocks that one thread allocates from. Other threads free into it, hence its lock.
+// A heap: the superblocks that one thread allocates from. Other threads free
+// into it, hence its lock.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,8 @@ class alignas(kCacheLine) Heap {
   Heap* next_idle = nullptr;
   // Constant once the heap is in the registry's list of all.
   Heap* next_of_all = nullptr;
-  // Under `lock`: whether a thread allocates from it. An idle heap keeps what is live, for the next thread.
+  // Under `lock`: whether a thread allocates from it. An idle heap keeps what is
+  // live, for the next thread.
   bool has_thread;
   // The thread's that has it: thread::ExitKey's count of its destructor's rounds.
   std::uint8_t exit_round = 0;
@@ -81,7 +83,8 @@ class alignas(kCacheLine) Heap {
                      piece->heap.load_relaxed() == nullptr);
     piece->format(size_class);
     enlist(piece);
-    piece->heap.store_release(this);  // release: the record is made up for whoever finds the superblock
+    // Release: the record is made up for whoever finds the superblock
+    piece->heap.store_release(this);
     ++superblocks_;
     SPANALLOC_ASSERT(books_may_be_right(*piece));
     Config::Observer::adds_superblock();
@@ -128,7 +131,8 @@ class alignas(kCacheLine) Heap {
     return any;
   }
 
-  /// In a fork's child: it has no superblocks, until it is given those back that say they are its own.
+  /// In a fork's child: it has no superblocks, until it is given those back
+  /// that say they are its own.
   void forget_all() {
     SPANALLOC_ASSERT(lock.is_mine());
     for (auto& of_class : lists_) {
@@ -172,7 +176,8 @@ class alignas(kCacheLine) Heap {
   static std::uint8_t group_of(const Piece& piece) {
     if (kSearched == 1) return 0;
     if (piece.free_blocks == Piece::list_end()) return kSearched;
-    return static_cast<std::uint8_t>(std::size_t{piece.used} * kSearched / kSuperblockBytes<Config>);
+    return static_cast<std::uint8_t>(std::size_t{piece.used} * kSearched /
+                                     kSuperblockBytes<Config>);
   }
 
   std::size_t used() const { return used_; }
@@ -182,7 +187,8 @@ class alignas(kCacheLine) Heap {
   using List = SuperblockList<Config>;
   static constexpr auto& kLinks = kSuperblockLinks<Config>;
 
-  // With groups there is one list more, of superblocks without a free block, which no search visits.
+  // With groups there is one list more, of superblocks without a free
+  // block, which no search visits.
   static constexpr unsigned kSearched = Config::kFullnessGroups;
   static constexpr unsigned kLists = kSearched == 1 ? 1 : kSearched + 1;
 
@@ -198,11 +204,12 @@ class alignas(kCacheLine) Heap {
   }
   // H1 and H2 as far as they can be told from one of the superblocks.
   bool books_may_be_right(const Piece& piece) const {
-    return superblocks_ != 0 && used_ >= piece.used && used_ <= superblocks_ * kSuperblockBytes<Config>;
+    return superblocks_ != 0 && used_ >= piece.used &&
+           used_ <= superblocks_ * kSuperblockBytes<Config>;
   }
 
-  // The second and the third condition for eviction: more than K superblocks, and used space over free space
-  // below F.
+  // The second and the third condition for eviction: more than K superblocks, and used space
+  // over free space below F.
   bool wastes_memory() const {
     const std::size_t free = superblocks_ * kSuperblockBytes<Config> - used_;
     return superblocks_ > Config::kKeep && used_ * 100 < free * Config::kUsedOverFreePercent;

@@ -1,7 +1,7 @@
-// How a heap's lock is taken. A fork takes no lock (sync/spin_lock.hpp): in the child, whoever is the first
-// to take a lock that a vanished thread held repairs what it guards. The same of a lock that a thread has
-// left where it found a misuse; what is repaired is all under that lock, so that others may be at work
-// meanwhile.
+// How a heap's lock is taken. A fork takes no lock (sync/spin_lock.hpp): in the child, whoever is
+// the first to take a lock that a vanished thread held repairs what it guards. The same of a lock
+// that a thread has left where it found a misuse; what is repaired is all under that lock, so that
+// others may be at work meanwhile.
 #pragma once
 
 #include "base/assert.hpp"
@@ -22,13 +22,14 @@ class [[nodiscard]] HeapGuard {
   }
 
  private:
-  // A thread was changing the heap that vanished, or found it damaged: it has the superblocks that say so and
-  // are whole.
+  // A thread was changing the heap that vanished, or found it damaged: it has the superblocks
+  // that say so and are whole.
   SPANALLOC_COLD static void repair(Heap<Config>& heap, GlobalHeap<Config>& global) {
     heap.forget_all();
     global.for_each_superblock_of(heap, [&](Superblock<Config>* piece) {
       if (piece->recount()) return heap.take_back(piece);
-      // In this order: who still finds the heap waits for its lock and then sees that the piece is lost.
+      // In this order: who still finds the heap waits for its lock and then
+      // sees that the piece is lost.
       global.lose(piece);
       piece->heap.store_release(nullptr);
     });

@@ -1,5 +1,5 @@
-// Every heap that threads have had: a registry of records (thread/record_registry.hpp) and the room they are
-// made in. A thread's end leaves its heap, with what is live in it, to the next thread.
+// Every heap that threads have had: a registry of records (thread/record_registry.hpp) and the room
+// they are made in. A thread's end leaves its heap, with what is live in it, to the next thread.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ class HeapRegistry {
     records_.for_each(f);
   }
 
-  /// In a fork's child, the calling thread in no call of this class: every heap but its own is idle. That
-  /// also finds those which vanished threads were just taking or giving back.
+  /// In a fork's child, the calling thread in no call of this class: every heap but its own is
+  /// idle. That also finds those which vanished threads were just taking or giving back.
   void keep_only(const Heap<Config>* own) {
     records_.recover_in_child([&](Heap<Config>& heap) {
       if (&heap == own) return false;
@@ -55,8 +55,8 @@ class HeapRegistry {
   }
 
  private:
-  // The first page of the superblock stays unused: an object to its left that is written past its end does
-  // not reach the records.
+  // The first page of the superblock stays unused: an object to its left that is written past its
+  // end does not reach the records.
   static constexpr std::size_t kClearance = 4096;
   static_assert(sizeof(Heap<Config>) + kClearance <= kSuperblockBytes<Config>);
 
@@ -71,16 +71,19 @@ class HeapRegistry {
     }
     SPANALLOC_ASSERT(place % alignof(Heap<Config>) == 0);
     const std::uintptr_t next = place + sizeof(Heap<Config>);
-    const std::uintptr_t end = align_down(place, kSuperblockBytes<Config>) + kSuperblockBytes<Config>;
+    const std::uintptr_t end =
+        align_down(place, kSuperblockBytes<Config>) + kSuperblockBytes<Config>;
     const bool has_room = Config::kShareHeapRecords && end - next >= sizeof(Heap<Config>);
     room_.store_relaxed(has_room ? next : 0);
     return new (pointer_to(place)) Heap<Config>(owner);
   }
 
-  thread::RecordRegistry<Heap<Config>> records_;  // its lock is taken before a heap's and the global heap's
-  // Where the next record goes; 0: into a superblock of its own or a new one. Under the registry's lock. One
-  // word, written before the record is published: in a fork's child it says what is free at every step of a
-  // vanished thread, which at most has left a record's room, or a superblock, unused.
+  // Its lock is taken before a heap's and the global heap's
+  thread::RecordRegistry<Heap<Config>> records_;
+  // Where the next record goes; 0: into a superblock of its own or a new one. Under the
+  // registry's lock. One word, written before the record is published: in a fork's child it
+  // says what is free at every step of a vanished thread, which at most has left a record's
+  // room, or a superblock, unused.
   Atomic<std::uintptr_t> room_{0};
 };
 

@@ -1,6 +1,7 @@
-// Size classes, for the configs that have them. Class 0 is none: a superblock of class 0 holds blocks of any
-// size. The others: multiples of 16 bytes up to 128, then four to each doubling, up to 1/16 of a superblock,
-// so that about that much of a superblock is wasted behind its last block at most.
+// Size classes, for the configs that have them. Class 0 is none: a superblock of class 0
+// holds blocks of any size. The others: multiples of 16 bytes up to 128, then four to each
+// doubling, up to 1/16 of a superblock, so that about that much of a superblock is wasted
+// behind its last block at most.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,9 @@ inline constexpr SizeClass kAnySize{};
 
 /// The class above 0 whose blocks hold n bytes and waste least.
 constexpr SizeClass class_holding(std::size_t n) {
-  const auto numbered = [](std::size_t number) { return SizeClass{static_cast<std::uint8_t>(number)}; };
+  const auto numbered = [](std::size_t number) {
+    return SizeClass{static_cast<std::uint8_t>(number)};
+  };
   if (n <= 128) return numbered(n <= 16 ? 1 : (n + 15) / 16);
   const unsigned log = log2_floor(n - 1);
   return numbered(9 + (log - 7) * 4 + (((n - 1) >> (log - 2)) & 3));

@@ -1,8 +1,8 @@
-// A superblock: 64 KiB of the arena, tiled by blocks of any size. Everything here is done by whoever holds
-// the lock of the heap that has the superblock.
+// A superblock: 64 KiB of the arena, tiled by blocks of any size. Everything here is done by
+// whoever holds the lock of the heap that has the superblock.
 //
-// Its record stands in a table beside the arena, where no overflow reaches it. The same record describes what
-// else superblock-sized pieces of the arena may be: see Kind and global_heap.hpp.
+// Its record stands in a table beside the arena, where no overflow reaches it. The same record
+// describes what else superblock-sized pieces of the arena may be: see Kind and global_heap.hpp.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +43,11 @@ constexpr bool is_in_use(Kind kind) {
 }
 
 /// Invariants of a superblock in a heap:
-///   (S1) its blocks tile [start, start + size): each one's right neighbour begins where it ends, and knows
+///   (S1) its blocks tile [start, start + size): each one's right neighbour begins where it ends,
+///   and knows
 ///        its size;
-///   (S2) the free blocks are those in the free list; no two of them are neighbours, unless the superblock is
+///   (S2) the free blocks are those in the free list; no two of them are neighbours, unless the
+///   superblock is
 ///        of a size class;
 ///   (S3) used is the sum of the sizes, and live the number, of the blocks that are not free;
 ///   (S4) no free block is larger than bound.
@@ -53,13 +55,14 @@ template <class Config>
 struct alignas(kCacheLine) Superblock {
   static constexpr std::size_t kSize = kSuperblockBytes<Config>;
 
-  // Written under the global heap's lock; read without it, as a hint, by whoever is handed a pointer.
+  // Written under the global heap's lock; read without it, as a hint, by
+  // whoever is handed a pointer.
   Atomic<Kind> kind{Kind::kInside};
   // Under the heap's lock.
   SizeClass size_class;
   std::uint8_t group = 0;  // which of the heap's lists it is in
-  // Under the global heap's lock: of a free piece, whether it reads as zero; how many pieces (at the first;
-  // when free at the last, too).
+  // Under the global heap's lock: of a free piece, whether it reads as zero; how many pieces (at
+  // the first; when free at the last, too).
   bool zero = false;
   std::uint32_t count = 0;
   // The heap that has it; constant while a block is live. Null in the global heap.
@@ -72,7 +75,8 @@ struct alignas(kCacheLine) Superblock {
   std::uint32_t used = 0;
   std::uint32_t live = 0;
   std::uint32_t bound = 0;
-  // Under the global heap's lock, of the first of free pieces: how many of them do not read as zero.
+  // Under the global heap's lock, of the first of free pieces: how many of
+  // them do not read as zero.
   std::uint32_t dirty = 0;
   std::uintptr_t start = 0;  // constant
 
@@ -115,7 +119,8 @@ struct alignas(kCacheLine) Superblock {
     unlink(block);
     const std::size_t whole = block->size();
     unpoison(block, whole);
-    // What is left over must serve somebody: in a size class only another block of the same size does.
+    // What is left over must serve somebody: in a size class only another
+    // block of the same size does.
     const std::size_t least = merges() ? kLeastBlock : size;
     const std::size_t own = whole - size >= least ? size : whole;
     block->write(own, block->left_size, false);
@@ -205,8 +210,8 @@ struct alignas(kCacheLine) Superblock {
     put(cut(block, size));
   }
 
-  /// Gives back the front of a live block, so that what remains holds bytes at a multiple of `alignment`, a
-  /// power of two. The block is large enough for that.
+  /// Gives back the front of a live block, so that what remains holds bytes at a multiple of
+  /// `alignment`, a power of two. The block is large enough for that.
   Block* shift(Block* block, std::size_t alignment) {
     std::uintptr_t aligned = align_up(address_of(block->bytes()), alignment);
     std::size_t gap = aligned - address_of(block->bytes());
@@ -218,8 +223,9 @@ struct alignas(kCacheLine) Superblock {
     return rest;
   }
 
-  /// In a fork's child, where a vanished thread may have left it in the middle of a change: counts anew what
-  /// is in it. False: blocks or free list are not whole; nothing can be done with it any more.
+  /// In a fork's child, where a vanished thread may have left it in the middle of a
+  /// change: counts anew what is in it. False: blocks or free list are not whole; nothing
+  /// can be done with it any more.
   bool recount() {
     SPANALLOC_ASSERT(is_guarded());
     std::size_t left_size = 0, free = 0, largest = 0;
@@ -243,7 +249,8 @@ struct alignas(kCacheLine) Superblock {
       left_is_free = block->is_free();
     }
     FreeBlock* before = nullptr;
-    for (FreeBlock* block = free_blocks; block != list_end(); before = block, block = block->next, --free) {
+    for (FreeBlock* block = free_blocks; block != list_end();
+         before = block, block = block->next, --free) {
       if (free == 0 || !is_place(block) || !block->is_sealed() || !block->is_free() ||
           block->previous != before) {
         return false;
@@ -259,8 +266,8 @@ struct alignas(kCacheLine) Superblock {
   }
   Block* first() const { return pointer_to<Block>(start); }
   std::uintptr_t end() const { return start + kSize; }
-  /// The link of the last free block. Not null: zeros, the likeliest thing to be written to freed memory, are
-  /// no link. Nor a place in a superblock.
+  /// The link of the last free block. Not null: zeros, the likeliest thing to be written to freed
+  /// memory, are no link. Nor a place in a superblock.
   static FreeBlock* list_end() { return pointer_to<FreeBlock>(1); }
 
  private:
@@ -272,7 +279,8 @@ struct alignas(kCacheLine) Superblock {
   // Divides a live block in two; returns the second one.
   Block* cut(Block* block, std::size_t size) {
     const std::size_t rest = block->size() - size;
-    SPANALLOC_ASSERT(!block->is_free() && size >= kLeastBlock && rest >= kLeastBlock && size + rest <= kSize);
+    SPANALLOC_ASSERT(!block->is_free() && size >= kLeastBlock && rest >= kLeastBlock &&
+                     size + rest <= kSize);
     block->write(size, block->left_size, false);
     block->right()->write(rest, size, false);
     tell_right_neighbour(block->right());
@@ -283,7 +291,8 @@ struct alignas(kCacheLine) Superblock {
   // Writes a free block and puts it at the front of the list.
   void make_free(Block* place, std::size_t size, std::size_t left_size) {
     auto* block = static_cast<FreeBlock*>(place);
-    SPANALLOC_ASSERT(is_place(block) && size >= kLeastBlock && size <= end() - address_of(block));  // S1
+    // S1
+    SPANALLOC_ASSERT(is_place(block) && size >= kLeastBlock && size <= end() - address_of(block));
     unpoison(block, sizeof(FreeBlock));
     block->write(size, left_size, true);
     block->previous = nullptr;
@@ -305,7 +314,8 @@ struct alignas(kCacheLine) Superblock {
     if (after != list_end()) after->previous = before;
   }
 
-  // Follows a link of the free list: what it leads to must be a free block of ours whose way back is `from`.
+  // Follows a link of the free list: what it leads to must be a free block of ours
+  // whose way back is `from`.
   FreeBlock* checked_link(FreeBlock* to, FreeBlock* from) {
     if (to == list_end()) return to;
     if (SPANALLOC_UNLIKELY(!is_place(to) || to->previous != from)) name_bad_links(from);
@@ -328,7 +338,8 @@ struct alignas(kCacheLine) Superblock {
   // --- Naming what is wrong. None of these returns.
 
   [[noreturn]] SPANALLOC_COLD static void name_overwritten(Block* block) {
-    os::fatal("header overwritten (somebody wrote past the end of an object) in front of", block->bytes());
+    os::fatal("header overwritten (somebody wrote past the end of an object) in front of",
+              block->bytes());
   }
   [[noreturn]] SPANALLOC_COLD void name_bad_links(FreeBlock* block) {
     os::fatal("free list corrupted (somebody wrote to freed memory) at",
@@ -339,7 +350,8 @@ struct alignas(kCacheLine) Superblock {
     for (Block* block = first(); address_of(block) < end(); block = block->right()) {
       if (!block->is_sealed()) name_overwritten(block);
       if (address_of(p) >= address_of(block->right())) continue;
-      if (block->is_free()) os::fatal("memory is free already (double free, or use after free):", p);
+      if (block->is_free())
+        os::fatal("memory is free already (double free, or use after free):", p);
       break;
     }
     os::fatal("pointer is not the start of an object:", p);
@@ -351,7 +363,8 @@ static_assert(sizeof(Superblock<A2allocReport>) == kCacheLine);
 template <class Config>
 using SuperblockList = IntrusiveList<Superblock<Config>*>;
 template <class Config>
-inline constexpr MemberLinks<Superblock<Config>, &Superblock<Config>::next, &Superblock<Config>::previous>
+inline constexpr MemberLinks<Superblock<Config>, &Superblock<Config>::next,
+                             &Superblock<Config>::previous>
     kSuperblockLinks{};
 
 }  // namespace spanalloc::a2alloc

@@ -1,10 +1,10 @@
-// Which heap a thread allocates from: one of its own, taken with its first use and left to the next thread at
-// its end; or the common one, which serves threads that can have none of their own, and in a config with one
-// heap all of them.
+// Which heap a thread allocates from: one of its own, taken with its first use and left to the next
+// thread at its end; or the common one, which serves threads that can have none of their own, and
+// in a config with one heap all of them.
 //
-// A thread finds its heap in the allocator that a library has by a thread_local variable, in any other one by
-// a key of the process's (thread::ExitKey), whose destructor tells either of the thread's end. What it keeps
-// there is the heap itself.
+// A thread finds its heap in the allocator that a library has by a thread_local variable, in any
+// other one by a key of the process's (thread::ExitKey), whose destructor tells either of the
+// thread's end. What it keeps there is the heap itself.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ class ThreadHeaps {
   /// The calling thread's heap, taken now. The global heap has been started.
   SPANALLOC_COLD TheHeap* find() {
     if constexpr (!Config::kHeapPerThread) return &common_;
-    // A thread past its end would not be told of another one. And libc may call malloc to note the heap: if
-    // this is its malloc it comes back to here.
+    // A thread past its end would not be told of another one. And libc may call malloc to note the
+    // heap: if this is its malloc it comes back to here.
     if (has_ended_ || is_visited()) return &common_;
     const Visit visit(*this);
     TheHeap* heap = registry_.take(*this, global_);
@@ -62,8 +62,8 @@ class ThreadHeaps {
     if constexpr (Config::kHeapPerThread) exit_key_.prepare(&on_thread_exit);
   }
 
-  /// Every empty superblock of all heaps goes to the global heap; true if there were any. The calling thread
-  /// holds no heap's lock.
+  /// Every empty superblock of all heaps goes to the global heap; true if there were any. The
+  /// calling thread holds no heap's lock.
   SPANALLOC_COLD bool evict_everywhere() {
     bool any = false;
     for_each([&](TheHeap& heap) {
@@ -119,9 +119,9 @@ class ThreadHeaps {
   }
 
  private:
-  // While it lives, the calling thread is at the list of idle heaps. If its signal handler forks meanwhile,
-  // the child first comes out of it before that list is made anew. A thread may visit several allocators, one
-  // in the other: whoever notes a heap may call malloc.
+  // While it lives, the calling thread is at the list of idle heaps. If its signal handler forks
+  // meanwhile, the child first comes out of it before that list is made anew. A thread may visit
+  // several allocators, one in the other: whoever notes a heap may call malloc.
   class [[nodiscard]] Visit {
    public:
     explicit Visit(ThreadHeaps& heaps) : heaps_(heaps), outer_(innermost_) {
@@ -180,8 +180,8 @@ class ThreadHeaps {
     has_ended_ = true;
     heaps.leave(heap);
   }
-  // The calling thread has none of its own any more. (Where there is no key, each of its requests to another
-  // allocator than the default one asks for a heap again, in vain: slow, and correct.)
+  // The calling thread has none of its own any more. (Where there is no key, each of its requests
+  // to another allocator than the default one asks for a heap again, in vain: slow, and correct.)
   void leave(TheHeap& heap) {
     SPANALLOC_ASSERT(&heap != &common_ && &heap.owner() == this);
     const Visit visit(*this);
@@ -204,9 +204,10 @@ class ThreadHeaps {
     return heap.evict_empty([&](Superblock<Config>* piece) { global_.put(piece); });
   }
 
-  SPANALLOC_TLS static inline constinit thread_local TheHeap* my_heap_ = nullptr;  // in the default allocator
-  // Of the calling thread, whatever allocators it uses: the last round of its destructors that leaves heaps
-  // to others has come; and where it is now.
+  // In the default allocator
+  SPANALLOC_TLS static inline constinit thread_local TheHeap* my_heap_ = nullptr;
+  // Of the calling thread, whatever allocators it uses: the last round of its destructors that
+  // leaves heaps to others has come; and where it is now.
   SPANALLOC_TLS static inline constinit thread_local bool has_ended_ = false;
   SPANALLOC_TLS static inline constinit thread_local Visit* volatile innermost_ = nullptr;
 

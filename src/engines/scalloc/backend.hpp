@@ -1,6 +1,7 @@
 // The backend: arena, class table and span-pool (OOPSLA'15, sections 3.2 and 3.3).
 //
-// Hands out spans that nobody else knows, and takes them back. All functions may be called by any thread.
+// Hands out spans that nobody else knows, and takes them back. All functions may
+// be called by any thread.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +24,8 @@
 
 namespace spanalloc::scalloc {
 
-/// Invariant O8: a span in the pool is in state free, its mark is free, and it is linked into no set; who
-/// gets it from there has it alone.
+/// Invariant O8: a span in the pool is in state free, its mark is free, and it is linked into no
+/// set; who gets it from there has it alone.
 template <class Config>
 class Backend {
  public:
@@ -39,7 +40,8 @@ class Backend {
     LockGuard guard(carve_lock_);
     if (directory_.base.load_relaxed() != 0) return true;
     if (!arena_.start()) return false;
-    // A mark for every span the arena can ever hold: 16 MiB of address space for 2^45 bytes, opened by pages.
+    // A mark for every span the arena can ever hold: 16 MiB of address space for
+    // 2^45 bytes, opened by pages.
     const std::size_t bytes = align_up(arena_.capacity(), os::page_size());
     void* marks = os::reserve(bytes, os::page_size());
     if (marks == nullptr) return false;
@@ -59,8 +61,8 @@ class Backend {
     const std::size_t marks = align_up(arena_.capacity(), os::page_size());
     // Of a span whose tail is closed what lies behind it may be somebody else's by now.
     arena_.destroy([this](std::size_t slice) {
-      const bool is_span =
-          slice < directory_.limit.load_relaxed() && !directory_.mark(known_slice(slice)).is_nothing();
+      const bool is_span = slice < directory_.limit.load_relaxed() &&
+                           !directory_.mark(known_slice(slice)).is_nothing();
       return is_span ? std::size_t{directory_.span(known_slice(slice))->open_to} : kVirtualSpan;
     });
     os::release(directory_.marks.load_relaxed(), marks);
@@ -79,8 +81,8 @@ class Backend {
   unsigned cores() const { return pool_->shards(); }
   unsigned shard_of(std::uint32_t thread_number) const { return pool_->shard_of(thread_number); }
 
-  /// A span for one class, known to nobody else, its header made up except for word and owner. From the pool;
-  /// nullptr when none is found there.
+  /// A span for one class, known to nobody else, its header made up except for word and owner. From
+  /// the pool; nullptr when none is found there.
   Span* get_pooled(ClassId size_class, unsigned core) {
     return prepare(find_pooled(kRealSpanIndex[index_of(size_class)], core), size_class);
   }
@@ -88,7 +90,8 @@ class Backend {
   Span* get_fresh(ClassId size_class) {
     const SliceNumber number = carve();
     if (number == SliceNumber::kNone) return nullptr;
-    if (SPANALLOC_UNLIKELY(closes_tails_)) close_tail(directory_.span(number), info(size_class).real_span);
+    if (SPANALLOC_UNLIKELY(closes_tails_))
+      close_tail(directory_.span(number), info(size_class).real_span);
     return prepare(number, size_class);
   }
 
@@ -96,18 +99,21 @@ class Backend {
   void put(Span* span, unsigned core) {
     const SliceNumber number = directory_.number_of(span);
     SPANALLOC_ASSERT(directory_.mark(number).is_class());  // it was in use
-    SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);  // O8
+    // O8
+    SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);
     directory_.set_mark(number, Mark::free());
     const SizeClass& c = info(span->size_class.load_relaxed());
-    span->dirty_to = static_cast<std::uint32_t>(
-        max_of(span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
+    span->dirty_to = static_cast<std::uint32_t>(max_of(
+        span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
     pool_->put(span->real_span_index, core, number, links());
     // After the put, so that whoever finds it set finds the span.
-    if (SPANALLOC_UNLIKELY(closes_tails_) && closable_.load_relaxed() == 0) closable_.store_relaxed(1);
+    if (SPANALLOC_UNLIKELY(closes_tails_) && closable_.load_relaxed() == 0)
+      closable_.store_relaxed(1);
   }
 
-  /// The paper's compaction call: gives back the pages of all pooled spans, all but the first one of each.
+  /// The paper's compaction call: gives back the pages of all pooled spans, all
+  /// but the first one of each.
   bool purge_pooled() {
     bool any = false;
     for_each_pooled([&](Span* span) { any |= purge(span); });
@@ -116,7 +122,8 @@ class Backend {
 
   /// When address space is out, under a limit on it: gives back that of all pooled spans, too.
   bool close_pooled() {
-    // Every large object that is refused comes here: the walk is for what was pooled since the last one.
+    // Every large object that is refused comes here: the walk is for what was
+    // pooled since the last one.
     if (!closes_tails_ || closable_.exchange_acq_rel(0) == 0) return false;
     bool any = false;
     const std::size_t page = os::page_size();
@@ -130,9 +137,9 @@ class Backend {
     return any;
   }
 
-  /// Calls f(Span*) for every span in the pool; f has the span to itself. Other threads miss the spans
-  /// meanwhile, and f misses theirs. One thread at a time, and none during a fork: whole stacks are in its
-  /// hands.
+  /// Calls f(Span*) for every span in the pool; f has the span to itself. Other threads miss the
+  /// spans meanwhile, and f misses theirs. One thread at a time, and none during a fork: whole
+  /// stacks are in its hands.
   template <class F>
   void for_each_pooled(F&& f) {
     if (!is_started()) return;
@@ -158,8 +165,8 @@ class Backend {
 
   /// In a fork's child, first of all.
   void enter_child() { arena_.enter_child(); }
-  /// Then, in no call: what vanished threads held of the books. Whoever was walking the
-  /// pool had whole stacks in its hands; then every free span goes back.
+  /// Then, in no call: what vanished threads held of the books. Whoever was walking the pool had
+  /// whole stacks in its hands; then every free span goes back.
   void recover_in_child() {
     if (carve_lock_.owner_died()) carve_lock_.reset();
     if (walk_lock_.owner_died()) {
@@ -183,7 +190,8 @@ class Backend {
     if (number == SliceNumber::kNone) return nullptr;
     Span* span = directory_.span(number);
     SPANALLOC_ASSERT(index_of(number) < directory_.limit.load_relaxed());
-    SPANALLOC_ASSERT(span->load_word().state() <= State::kFree && span->set_list == SetList::kNone);  // O8
+    // O8
+    SPANALLOC_ASSERT(span->load_word().state() <= State::kFree && span->set_list == SetList::kNone);
     const SizeClass& c = info(size_class);
     if (SPANALLOC_UNLIKELY(c.real_span > span->open_to) && !open_tail(span, c.real_span)) {
       pool_->put(span->real_span_index, 0, number, links());  // still fit for what it was
@@ -201,26 +209,32 @@ class Backend {
     span->shifted.store_relaxed(0);
     span->suspected.store_relaxed(0);
     span->local_free.store_relaxed(0);
-    // Release, after the span became free in its former life: who reads this class sees that life's end.
+    // Release, after the span became free in its former life: who reads this
+    // class sees that life's end.
     span->size_class.store_release(size_class);
     directory_.set_mark(number, Mark::of_class(size_class));
     return span;
   }
 
   auto links() const {
-    return [this](SliceNumber n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
+    return
+        [this](SliceNumber n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
   }
 
-  // Own size: own core, then the other cores; then any other size in the same order (lines 31 to 38 of
-  // Listing 1, which as printed loses what line 31 finds).
+  // Own size: own core, then the other cores; then any other size in the same order (lines 31 to 38
+  // of Listing 1, which as printed loses what line 31 finds).
   SliceNumber find_pooled(unsigned size, unsigned core) {
-    if (const SliceNumber n = pool_->get_local(size, core, links()); n != SliceNumber::kNone) return n;
-    if (const SliceNumber n = pool_->get_from_other_shard(size, core, links()); n != SliceNumber::kNone)
+    if (const SliceNumber n = pool_->get_local(size, core, links()); n != SliceNumber::kNone)
+      return n;
+    if (const SliceNumber n = pool_->get_from_other_shard(size, core, links());
+        n != SliceNumber::kNone)
       return n;
     for (unsigned other = 0; other < kRealSpanSizes; ++other) {
       if (other == size) continue;
-      if (const SliceNumber n = pool_->get_local(other, core, links()); n != SliceNumber::kNone) return n;
-      if (const SliceNumber n = pool_->get_from_other_shard(other, core, links()); n != SliceNumber::kNone)
+      if (const SliceNumber n = pool_->get_local(other, core, links()); n != SliceNumber::kNone)
+        return n;
+      if (const SliceNumber n = pool_->get_from_other_shard(other, core, links());
+          n != SliceNumber::kNone)
         return n;
     }
     return SliceNumber::kNone;
@@ -250,10 +264,10 @@ class Backend {
     return number;
   }
 
-  // Under a limit on address space (RLIMIT_AS) the arena maps only what it opens, and 2 MiB for each span
-  // would use the limit up at once: what lies behind the real span is given back to the kernel, and mapped
-  // again when a larger real span needs it. Every such span is a mapping of its own, of which a process may
-  // have 65530.
+  // Under a limit on address space (RLIMIT_AS) the arena maps only what it opens, and 2 MiB for
+  // each span would use the limit up at once: what lies behind the real span is given back to the
+  // kernel, and mapped again when a larger real span needs it. Every such span is a mapping of its
+  // own, of which a process may have 65530.
   void close_tail(Span* span, std::size_t real_span) {
     if (closed_tails_.fetch_add_relaxed(1) >= kMaxClosedTails) return;
     const std::size_t end = align_up(real_span, os::page_size());
@@ -263,7 +277,8 @@ class Backend {
   }
   static bool open_tail(Span* span, std::size_t real_span) {
     const std::size_t end = align_up(real_span, os::page_size());
-    if (os::open_at(pointer_to(span->address() + span->open_to), end - span->open_to) != os::Placed::kYes) {
+    if (os::open_at(pointer_to(span->address() + span->open_to), end - span->open_to) !=
+        os::Placed::kYes) {
       return false;
     }
     span->open_to = static_cast<std::uint32_t>(end);
@@ -275,7 +290,8 @@ class Backend {
     const std::size_t page = os::page_size();
     const std::size_t end = align_up(span->dirty_to, page);
     if (end <= page) return false;
-    if (!os::purge(pointer_to(span->address() + page), end - page)) return false;  // the old bytes stay
+    // The old bytes stay
+    if (!os::purge(pointer_to(span->address() + page), end - page)) return false;
     span->dirty_to = static_cast<std::uint32_t>(page);
     return true;
   }
@@ -286,10 +302,11 @@ class Backend {
   static constexpr std::uint32_t kMaxClosedTails = 16384;
   bool closes_tails_ = false;              // constant once started
   Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut
-  Atomic<std::uint32_t> closable_{0};      // whether spans were pooled since the last close_pooled()
-  WakingLock carve_lock_;                  // guards the two below, and starting
-  SpinLock walk_lock_;                     // taking the pool's stacks apart
-  bool stacks_lost_ = false;               // under walk_lock_
+  // Whether spans were pooled since the last close_pooled()
+  Atomic<std::uint32_t> closable_{0};
+  WakingLock carve_lock_;     // guards the two below, and starting
+  SpinLock walk_lock_;        // taking the pool's stacks apart
+  bool stacks_lost_ = false;  // under walk_lock_
   SliceNumber spare_ = SliceNumber::kNone;
   std::size_t marks_open_ = 0;
 };

@@ -1,5 +1,5 @@
-// Counting every span of a heap by where it is. For tests and diagnosis: exact only while no other thread
-// uses the heap.
+// Counting every span of a heap by where it is. For tests and diagnosis: exact only while no
+// other thread uses the heap.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,13 @@
 
 namespace spanalloc::scalloc {
 
-/// Equation at rest: carved == pooled + lost + hot + empty_hot + floating + suspect + reusable + empty_idle.
+/// Equation at rest: carved == pooled + lost + hot + empty_hot + floating + suspect
+/// + reusable + empty_idle.
 struct Census {
-  std::size_t carved = 0;      ///< spans ever taken from the arena
-  std::size_t pooled = 0;      ///< in the span-pool
-  std::size_t lost = 0;        ///< free but not in the pool, hot without a living LAB, or lost by misuse
+  std::size_t carved = 0;  ///< spans ever taken from the arena
+  std::size_t pooled = 0;  ///< in the span-pool
+  /// free but not in the pool, hot without a living LAB, or lost by misuse
+  std::size_t lost = 0;
   std::size_t hot = 0;         ///< some LAB allocates from it, and it holds objects
   std::size_t empty_hot = 0;   ///< some LAB allocates from it, and it holds none
   std::size_t floating = 0;    ///< holds objects; in no set

@@ -1,4 +1,5 @@
-// The paper's parameters and its ablations, each a type. The class table stands in size_classes.hpp.
+// The paper's parameters and its ablations, each a type. The class table
+// stands in size_classes.hpp.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@ namespace scalloc {
 
 struct Span;
 
-/// Places in the slow paths where tests can let another thread act. Between two of these points a thread
-/// holds no lock and has decided something on what it saw.
+/// Places in the slow paths where tests can let another thread act. Between two of these points a
+/// thread holds no lock and has decided something on what it saw.
 enum class Step {
   kBeforeClaim,     // saw an empty span, has not yet made it free
   kAfterClaim,      // made it free, has not yet unlinked or pooled it
@@ -31,7 +32,8 @@ struct Scalloc {
   static constexpr const char* kName = "scalloc";
   /// REUSABILITY_THRESHOLD: a span with more than this share of its blocks free may be reused.
   static constexpr unsigned kReusabilityPercent = 80;
-  /// Whether an empty span above the madvise threshold gives its pages back on its way into the pool.
+  /// Whether an empty span above the madvise threshold gives its pages back
+  /// on its way into the pool.
   static constexpr bool kMadvise = true;
   /// Virtual spans rely on small pages; the reverse disables what they gain (section 7.7.1).
   static constexpr HugePages kHugePages = HugePages::kForbid;
@@ -39,8 +41,8 @@ struct Scalloc {
   static constexpr bool kStackPerCore = true;
   /// Whether the last free returns a span, or a later allocation (section 7.7.3).
   static constexpr bool kEagerReturn = true;
-  /// Core-local allocation buffers (section 3.4), shared by threads of equal number modulo cores, with a
-  /// lock.
+  /// Core-local allocation buffers (section 3.4), shared by threads of equal number
+  /// modulo cores, with a lock.
   static constexpr bool kCoreLocal = false;
 
   static void at(scalloc::Step, scalloc::Span*) {}

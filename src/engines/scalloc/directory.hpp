@@ -13,9 +13,9 @@
 
 namespace spanalloc::scalloc {
 
-/// What a virtual span is used for. It may index every table with an entry for each class: the entries of the
-/// marks that are no class belong to no span. As wide as an index: a ClassId would cost malloc's fast
-/// path a conversion.
+/// What a virtual span is used for. It may index every table with an entry for each class: the
+/// entries of the marks that are no class belong to no span. As wide as an index: a ClassId would
+/// cost malloc's fast path a conversion.
 class Mark {
  public:
   static constexpr Mark nothing() { return Mark(0); }  ///< no span was ever carved there
@@ -64,20 +64,23 @@ constexpr SliceNumber known_slice(std::size_t slice) {
 struct Directory {
   Atomic<std::uintptr_t> base{0};  // of the arena; virtual span g starts at base + g * kVirtualSpan
   Atomic<std::size_t> limit{0};    // marks below this number may be read
-  // One byte a virtual span. Keeps a free of a wild pointer from touching memory that was never opened or
-  // that is not ours.
+  // One byte a virtual span. Keeps a free of a wild pointer from touching memory that was never
+  // opened or that is not ours.
   Atomic<MarkByte*> marks{nullptr};
 
-  /// Of any address: no SliceNumber before it has been compared with the limit, which a foreign address
-  /// could pass if it were cut to 32 bits first.
+  /// Of any address: no SliceNumber before it has been compared with the limit, which a foreign
+  /// address could pass if it were cut to 32 bits first.
   std::size_t slice_of(std::uintptr_t address) const {
     return (address - base.load_relaxed()) >> kVirtualSpanBits;
   }
   SliceNumber number_of(const Span* span) const { return known_slice(slice_of(span->address())); }
   Mark mark(SliceNumber number) const { return marks.load_relaxed()[index_of(number)].load(); }
-  void set_mark(SliceNumber number, Mark mark) const { marks.load_relaxed()[index_of(number)].store(mark); }
+  void set_mark(SliceNumber number, Mark mark) const {
+    marks.load_relaxed()[index_of(number)].store(mark);
+  }
   Span* span(SliceNumber number) const {
-    return pointer_to<Span>(base.load_relaxed() + (std::size_t{index_of(number)} << kVirtualSpanBits));
+    return pointer_to<Span>(base.load_relaxed() +
+                            (std::size_t{index_of(number)} << kVirtualSpanBits));
   }
   /// Nothing for every address outside spans.
   Mark mark_of(const void* p) const {
@@ -98,15 +101,19 @@ struct Directory {
 /// A thread's copy of the directory: plain words that nobody else writes.
 struct DirectoryView {
   std::uintptr_t base = 0;
-  std::size_t limit = 0;  // may lag behind: what seems to lie outside is looked up in the directory itself
+  // May lag behind: what seems to lie outside is looked up in the directory itself
+  std::size_t limit = 0;
   const MarkByte* marks = nullptr;
 
-  std::size_t slice_of(std::uintptr_t address) const { return (address - base) >> kVirtualSpanBits; }
+  std::size_t slice_of(std::uintptr_t address) const {
+    return (address - base) >> kVirtualSpanBits;
+  }
   /// Of a slice below the limit: known_slice() would cost the fast path an instruction.
   Mark mark(std::size_t slice) const { return marks[slice].load(); }
 };
 
-/// The start of the virtual span, and so the header of the span, that an address in the arena belongs to.
+/// The start of the virtual span, and so the header of the span, that an address
+/// in the arena belongs to.
 inline Span* span_at(const void* p) {
   return pointer_to<Span>(align_down(address_of(p), kVirtualSpan));
 }

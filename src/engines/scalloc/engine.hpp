@@ -1,5 +1,5 @@
-// The engine of scalloc (M. Aigner, C. M. Kirsch, M. Lippautz, A. Sokolova, OOPSLA 2015), paper-faithful.
-// DESIGN.md beside this file tells how it works and where it deviates.
+// The engine of scalloc (M. Aigner, C. M. Kirsch, M. Lippautz, A. Sokolova, OOPSLA 2015),
+// paper-faithful. DESIGN.md beside this file tells how it works and where it deviates.
 //
 // The engine is one heap, the default one of its Config. Further heaps are objects: scalloc::Heap.
 #pragma once
@@ -70,7 +70,8 @@ class ScallocEngine {
 
   static Frontend* find_thread(const Heap&) { return &thread_; }
 
-  static inline constinit typename Heap::Room room_{};  // in .bss, which the heap is too small to miss
+  // In .bss, which the heap is too small to miss
+  static inline constinit typename Heap::Room room_{};
   static inline constinit Heap heap_{room_, &find_thread};
   SPANALLOC_TLS static inline constinit thread_local Frontend thread_{heap_};
 };

@@ -1,15 +1,16 @@
 // Free blocks: one link in the first word of each, and what it must look like.
 //
-// A link is the next block's address xor the block's own, stored xor a secret key of the process. Within a
-// real span it is a small multiple of 16, whichever way it leads; to the list's end, which is null, it is the
-// block's own address.
+// A link is the next block's address xor the block's own, stored xor a secret key of the process.
+// Within a real span it is a small multiple of 16, whichever way it leads; to the list's end, which
+// is null, it is the block's own address.
 //
 //   on a list     the word is a link
 //   handed out    the word was cleared when the block left its list, and is the program's
 //
-// So a block that is taken from a list and has no link there is on it a second time, or was written to after
-// its free: it is not handed out. And one that is freed and has a link looks free: a program in order meets
-// that by a chance of 2^-47, or when it has copied the word from elsewhere. It is looked for.
+// So a block that is taken from a list and has no link there is on it a second time, or was
+// written to after its free: it is not handed out. And one that is freed and has a link looks
+// free: a program in order meets that by a chance of 2^-47, or when it has copied the word from
+// elsewhere. It is looked for.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@
 
 namespace spanalloc::scalloc {
 
-/// What links are stored under: chosen by the first start of a heap, before there is a block, and constant
-/// from then on. Alone in its cache line, which nobody writes.
+/// What links are stored under: chosen by the first start of a heap, before there is a block, and
+/// constant from then on. Alone in its cache line, which nobody writes.
 struct alignas(kCacheLine) LinkKey : SetOnce {
   // Bit 1 is set, so that a cleared word is no link.
   void choose(std::uint64_t random) { set((random & ~std::uint64_t{1}) | 2); }

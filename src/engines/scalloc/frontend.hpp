@@ -1,5 +1,6 @@
-// What one thread does with one heap: the two fast paths, and what stands around them. The slow paths are in
-// frontend_allocate.hpp and frontend_free.hpp, the lives of LABs in frontend_thread.hpp.
+// What one thread does with one heap: the two fast paths, and what stands around
+// them. The slow paths are in frontend_allocate.hpp and frontend_free.hpp, the lives
+// of LABs in frontend_thread.hpp.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ class Frontend : public ThreadState {
 
   Heap<Config>& heap() const { return *heap_; }
 
-  // --- What an engine offers (engines/engine.hpp) ----------------------------------------------------------
+  // --- What an engine offers (engines/engine.hpp) ------------------------------------------------
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t size) {
     if (SPANALLOC_LIKELY(size <= kSmallMax))
@@ -77,8 +78,8 @@ class Frontend : public ThreadState {
     if (alignment <= 16) return allocate(size);
     if (size == 0) size = 1;
     if (alignment <= kNaturalMax) {
-      // A multiple of the alignment that is a class by 16 bytes has that alignment; classes by doubling have
-      // their own size's.
+      // A multiple of the alignment that is a class by 16 bytes has that alignment; classes by
+      // doubling have their own size's.
       if (size <= kSmallMax) size = align_up(size, alignment);
       return allocate(max_of(size, alignment));
     }
@@ -103,14 +104,14 @@ class Frontend : public ThreadState {
   /// Returns all that no living thread can still need; true if anything was.
   bool trim();
 
-  // --- The thread's end, and forks -------------------------------------------------------------------------
-  /// The LAB ends; what the thread still does with the heap it does without one. What was found damaged the
-  /// caller tells last of all: a handler of SIGABRT may use the heap, or never return.
+  // --- The thread's end, and forks ---------------------------------------------------------------
+  /// The LAB ends; what the thread still does with the heap it does without one. What was found
+  /// damaged the caller tells last of all: a handler of SIGABRT may use the heap, or never return.
   [[nodiscard]] Damage leave();
   bool is_inside() const { return inside.is_set(); }
 
-  /// While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its signal
-  /// handler forks meanwhile, the child first comes out of it before anything is put right.
+  /// While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its
+  /// signal handler forks meanwhile, the child first comes out of it before anything is put right.
   class [[nodiscard]] Inside {
    public:
     explicit Inside(Frontend& thread) : thread_(thread), outer_(thread.inside.enter()) {}
@@ -138,13 +139,13 @@ class Frontend : public ThreadState {
   /// Blocks of 4 KiB and more are aligned to this and not always further.
   static constexpr std::size_t kNaturalMax = 4096;
 
-  // --- Allocation ------------------------------------------------------------------------------------------
+  // --- Allocation --------------------------------------------------------------------------------
   template <class Policy>
   SPANALLOC_INLINE void* take(Mark mark, std::uint64_t no_link) {
     FreeBlock* block = spans.list[mark];
     if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_small<Policy>(mark);
-    // The link must lead to a block of the same real span. Null (the list's end) is none, nor is what a block
-    // has that was handed out already; these go the slow way too.
+    // The link must lead to a block of the same real span. Null (the list's end) is none, nor is
+    // what a block has that was handed out already; these go the slow way too.
     const std::uint64_t link = block->link();
     keep_in_result_register(block);
     if (SPANALLOC_UNLIKELY((link & no_link) != 0)) return allocate_small<Policy>(mark);
@@ -194,10 +195,11 @@ class Frontend : public ThreadState {
   bool take_floating(Lab& lab, ClassId size_class);
   static void make_hot(Lab& lab, const TakenSpan& taken, ClassId size_class);
 
-  // --- Deallocation ----------------------------------------------------------------------------------------
-  // Frees what the fast path did not: a block outside the thread's hot span, or a bad pointer. (No members of
-  // the thread's: the pointer stays in the register in which free got it.)
-  [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span, Mark mark);
+  // --- Deallocation ------------------------------------------------------------------------------
+  // Frees what the fast path did not: a block outside the thread's hot span, or a bad pointer. (No
+  // members of the thread's: the pointer stays in the register in which free got it.)
+  [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span,
+                                                     Mark mark);
   SPANALLOC_COLD static void deallocate_outside(void* p, Frontend& thread);
   // A block that was written to in between begins a list that is damaged: out of use with it.
   SPANALLOC_COLD void double_free(void* p) {
@@ -214,12 +216,12 @@ class Frontend : public ThreadState {
   SPANALLOC_COLD bool is_listed(const Span* span, const FreeBlock* block, ClassId size_class) const;
   void refresh_view();
 
-  // --- Giving up -------------------------------------------------------------------------------------------
+  // --- Giving up ---------------------------------------------------------------------------------
   [[nodiscard]] Damage give_up_hot(Lab& lab, ClassId size_class);
   bool give_up_empty(Lab& lab);
   bool give_address_space_back();
 
-  // --- The thread (frontend_thread.hpp) --------------------------------------------------------------------
+  // --- The thread (frontend_thread.hpp) ----------------------------------------------------------
   std::uint32_t thread_number() {
     if (number == 0) number = heap_->next_number_.fetch_add_relaxed(1) + 1;
     return number;

@@ -126,8 +126,8 @@ Span* Frontend<Config>::find_pooled(Lab& lab, ClassId size_class) {
   return backend.get_pooled(size_class, lab.core);
 }
 
-// Memory is out: any span of the class will do that has a free block and belongs to this LAB or to nobody.
-// The LAB has no references to floating spans, so this walks the arena.
+// Memory is out: any span of the class will do that has a free block and belongs to this LAB or to
+// nobody. The LAB has no references to floating spans, so this walks the arena.
 template <class Config>
 bool Frontend<Config>::take_floating(Lab& lab, ClassId size_class) {
   Protocol& protocol = heap_->protocol_;
@@ -140,7 +140,8 @@ bool Frontend<Config>::take_floating(Lab& lab, ClassId size_class) {
     const SpanWord seen = span->load_word();
     if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
     const OwnerWord former = span->owner.load_acquire();
-    if (former != lab.owner_word() && !protocol.adopt(span, former, size_class, lab.owner_word())) continue;
+    if (former != lab.owner_word() && !protocol.adopt(span, former, size_class, lab.owner_word()))
+      continue;
     const TakenSpan taken = protocol.take_idle(lab, span, size_class);
     if (taken.span == nullptr) continue;
     make_hot(lab, taken, size_class);
@@ -149,8 +150,8 @@ bool Frontend<Config>::take_floating(Lab& lab, ClassId size_class) {
   return false;
 }
 
-// And if there is none, a block of a larger class from a span that is hot already; none without one. Of a
-// class as well aligned: who asked may have chosen the class for its alignment.
+// And if there is none, a block of a larger class from a span that is hot already; none without
+// one. Of a class as well aligned: who asked may have chosen the class for its alignment.
 template <class Config>
 Allocated Frontend<Config>::take_larger(HotSpans& hot, ClassId size_class) {
   for (const ClassId c : kAllClasses) {
@@ -166,7 +167,8 @@ template <class Config>
 void Frontend<Config>::make_hot(Lab& lab, const TakenSpan& taken, ClassId size_class) {
   SPANALLOC_ASSERT(lab.hot->hot[size_class] == nullptr && lab.hot->list[size_class] == nullptr);
   SPANALLOC_ASSERT(taken.span->owner.load_relaxed() == lab.owner_word());  // O7
-  taken.span->local_free.store_relaxed(0);  // hot: nobody looks at it; published when the span floats
+  // Hot: nobody looks at it; published when the span floats
+  taken.span->local_free.store_relaxed(0);
   lab.hot->list[size_class] = taken.list;
   lab.hot->hot[size_class] = taken.span;
 }

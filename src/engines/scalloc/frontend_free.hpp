@@ -1,4 +1,5 @@
-// free's slow paths: blocks outside the thread's hot span, other threads' blocks, and pointers that are none.
+// free's slow paths: blocks outside the thread's hot span, other threads' blocks,
+// and pointers that are none.
 #pragma once
 
 #include "engines/scalloc/frontend.hpp"
@@ -6,8 +7,8 @@
 
 namespace spanalloc::scalloc {
 
-/// The start of the block that a pointer beyond it belongs to (see Frontend::allocate_aligned). Ends the
-/// process if none can be meant. `natural`: what blocks are aligned to without asking.
+/// The start of the block that a pointer beyond it belongs to (see Frontend::allocate_aligned).
+/// Ends the process if none can be meant. `natural`: what blocks are aligned to without asking.
 inline void* snap_to_block(const Span* span, const void* p, std::size_t natural) {
   if (span->is_block(p)) os::fatal("memory was never handed out:", p);
   const std::uint32_t offset = span->offset_of(p) - span->first_block;
@@ -16,8 +17,8 @@ inline void* snap_to_block(const Span* span, const void* p, std::size_t natural)
   if (span->shifted.load_relaxed() != 0 && size != 0 && offset < span->blocks * size) {
     const std::uint32_t into = offset % size;
     const std::uintptr_t address = address_of(p);
-    // Aligned blocks are handed out at the first multiple of some power of two above 4 KiB: nothing of that
-    // alignment lies between the block's start and the pointer.
+    // Aligned blocks are handed out at the first multiple of some power of two above 4 KiB: nothing
+    // of that alignment lies between the block's start and the pointer.
     const std::uintptr_t alignment = address & (0 - address);
     if (into < alignment && alignment > natural && span->is_carved(pointer_to(address - into))) {
       return pointer_to(address - into);
@@ -31,7 +32,8 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
   if (SPANALLOC_UNLIKELY(mark.is_nothing())) {
     os::fatal("free of a pointer into memory that holds no objects", p);
   }
-  if (SPANALLOC_UNLIKELY(mark.is_free())) os::fatal("free of memory that is free already (double free)", p);
+  if (SPANALLOC_UNLIKELY(mark.is_free()))
+    os::fatal("free of memory that is free already (double free)", p);
   if (SPANALLOC_UNLIKELY(!span->is_carved(p))) p = snap_to_block(span, p, kNaturalMax);
   if (SPANALLOC_UNLIKELY(static_cast<FreeBlock*>(p)->has_link())) {
     return deallocate_suspect(p, thread, span, mark);
@@ -50,9 +52,9 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
   thread.deallocate_foreign(span, p, size_class);
 }
 
-// A block that looks free. If it is on no list that this thread may read, another thread's hot span has it,
-// or the program has copied a link into it: it is freed like any other, and the span's lists are counted
-// before the count is relied on.
+// A block that looks free. If it is on no list that this thread may read, another thread's hot span
+// has it, or the program has copied a link into it: it is freed like any other, and the span's
+// lists are counted before the count is relied on.
 template <class Config>
 void Frontend<Config>::deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark) {
   auto* block = static_cast<FreeBlock*>(p);
@@ -78,7 +80,8 @@ void Frontend<Config>::deallocate_foreign(Span* span, void* p, ClassId size_clas
   for (;;) {
     const OwnerWord theirs = span->owner.load_acquire();
     if (theirs == kTerminated) os::fatal("free of a pointer into memory that holds no objects", p);
-    // Acquire: pairs with the closing of the set, so that an adopter sees what the owner left behind.
+    // Acquire: pairs with the closing of the set, so that an adopter sees
+    // what the owner left behind.
     if (lab_of(theirs)->set(size_class).owner.load_acquire() != theirs) {
       Config::at(Step::kBeforeAdopting, span);
       const LabScope adopter(*this);
@@ -113,14 +116,16 @@ void Frontend<Config>::free_owned(Lab& lab, Span* span, void* p, ClassId size_cl
 template <class Config>
 void Frontend<Config>::refresh_view() {
   const Directory& directory = heap_->backend_.directory();
-  const std::size_t limit = directory.limit.load_acquire();  // acquire: what is below it is open and set
+  // Acquire: what is below it is open and set
+  const std::size_t limit = directory.limit.load_acquire();
   SPANALLOC_ASSERT(view.limit <= limit);
   view.limit = limit;
   view.base = directory.base.load_relaxed();
   view.marks = directory.marks.load_relaxed();
 }
 
-// Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
+// Whether the block is the first of a list of free ones. (Of the others it is not
+// known without a search.)
 template <class Config>
 bool Frontend<Config>::is_newest_free(const Span* span, const void* p, ClassId size_class) const {
   if (span->load_word().head_offset() == span->offset_of(p)) return true;
@@ -128,10 +133,11 @@ bool Frontend<Config>::is_newest_free(const Span* span, const void* p, ClassId s
   return owner != kTerminated && span->owner.load_relaxed() == owner && span->local_list == p;
 }
 
-// Whether it is on a list that this thread may read. Others may be using the first of these meanwhile: then a
-// search ends early, where a block has lost its link.
+// Whether it is on a list that this thread may read. Others may be using the first of these
+// meanwhile: then a search ends early, where a block has lost its link.
 template <class Config>
-bool Frontend<Config>::is_listed(const Span* span, const FreeBlock* block, ClassId size_class) const {
+bool Frontend<Config>::is_listed(const Span* span, const FreeBlock* block,
+                                 ClassId size_class) const {
   if (list_has(span, span->block_at(span->load_word().head_offset()), block)) return true;
   if (spans.hot[size_class] == span && list_has(span, spans.list[size_class], block)) return true;
   return owner != kTerminated && span->owner.load_relaxed() == owner &&

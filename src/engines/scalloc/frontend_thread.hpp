@@ -5,8 +5,9 @@
 
 namespace spanalloc::scalloc {
 
-/// The LAB that a thread acts for, while it does: its own, made with its first use; or one that is shared
-/// under a lock, for core-local buffers, for a thread past its exit, and when no LAB can be had.
+/// The LAB that a thread acts for, while it does: its own, made with its first use; or
+/// one that is shared under a lock, for core-local buffers, for a thread past its exit,
+/// and when no LAB can be had.
 template <class Config>
 class [[nodiscard]] Frontend<Config>::LabScope {
  public:
@@ -59,13 +60,15 @@ bool Frontend<Config>::acquire_lab() {
   return false;
 }
 
-// Nothing is told in the middle: with some sets closed the thread's word owns spans that others may adopt.
+// Nothing is told in the middle: with some sets closed the thread's word owns
+// spans that others may adopt.
 template <class Config>
 Damage Frontend<Config>::terminate() {
   Lab& ending = *own_lab;
   SPANALLOC_ASSERT(without_lab && !ending.shared && ending.owner_word() == owner);
-  // First of all: whatever this thread does from here on it does as one without a LAB. It adopts nothing in
-  // the name of sets that are closing, and frees into its own spans as into another thread's.
+  // First of all: whatever this thread does from here on it does as one without a LAB.
+  // It adopts nothing in the name of sets that are closing, and frees into its own spans
+  // as into another thread's.
   own_lab = nullptr;
   owner = kTerminated;
   Damage damage;
@@ -88,9 +91,10 @@ Damage Frontend<Config>::leave() {
   return own_lab != nullptr ? terminate() : Damage{};
 }
 
-// --- Giving up ---------------------------------------------------------------------------------------------
+// --- Giving up -----------------------------------------------------------------------------------
 
-// hot -> floating, and on to free or reusable if that is what it is. A damaged list is lost with its blocks.
+// hot -> floating, and on to free or reusable if that is what it is. A damaged list
+// is lost with its blocks.
 template <class Config>
 Damage Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class) {
   HotSpans& hot = *lab.hot;
@@ -147,9 +151,9 @@ bool Frontend<Config>::trim() {
   return heap_->backend_.purge_pooled() || any;
 }
 
-// Makes room for objects outside spans; true if that may have helped. Every object that is refused comes
-// here: the walk over all sets, for what two last freers have missed, is not made again for a while if it
-// was no use.
+// Makes room for objects outside spans; true if that may have helped. Every object that is refused
+// comes here: the walk over all sets, for what two last freers have missed, is not made again for
+// a while if it was no use.
 template <class Config>
 bool Frontend<Config>::give_address_space_back() {
   constexpr std::uint64_t kNoReclaimMs = 100;

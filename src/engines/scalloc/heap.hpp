@@ -1,11 +1,11 @@
 // A heap: arena and pool, every LAB, the objects outside spans, and how threads and forks find it.
 //
-// What a thread does with a heap it does through its Frontend (frontend.hpp). Of the default heap that is a
-// thread-local variable (engine.hpp). Every other heap has one for each thread that uses it, in memory of its
-// own, which a thread finds by the heap's exit key; thread_frontends.hpp.
+// What a thread does with a heap it does through its Frontend (frontend.hpp). Of the default heap
+// that is a thread-local variable (engine.hpp). Every other heap has one for each thread that uses
+// it, in memory of its own, which a thread finds by the heap's exit key; thread_frontends.hpp.
 //
-// Invariant O9: a heap is destroyed only while no thread is in one of its functions, and the default heap is
-// never destroyed: it serves until the process has ended.
+// Invariant O9: a heap is destroyed only while no thread is in one of its functions, and the
+// default heap is never destroyed: it serves until the process has ended.
 #pragma once
 
 #include <cstddef>
@@ -62,12 +62,13 @@ class Heap {
         backend_(&room.pool),
         protocol_(backend_),
         fork_watch_(*this) {}
-  /// Every other heap. Its memory comes from the kernel with the first use and goes back with destroy().
+  /// Every other heap. Its memory comes from the kernel with the first use and
+  /// goes back with destroy().
   constexpr Heap() : backend_(nullptr), protocol_(backend_), fork_watch_(*this) {}
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // --- What an engine offers (engines/engine.hpp), for heaps beside the default one ------------------------
+  // --- What an engine offers (engines/engine.hpp), for heaps beside the default one --------------
   void* allocate(std::size_t size);
   void deallocate(void* p);
   void* allocate_zeroed(std::size_t size);
@@ -78,7 +79,7 @@ class Heap {
   Resized resize(void* p, std::size_t size);
   bool trim();
 
-  // --- For every heap --------------------------------------------------------------------------------------
+  // --- For every heap ----------------------------------------------------------------------------
   bool owns(const void* p) {
     const Mark mark = backend_.directory().mark_of(p);
     return mark.is_nothing() ? large_.usable_size(p) != 0 : mark.is_class();
@@ -94,14 +95,16 @@ class Heap {
     backend_.for_each_pooled([&](Span*) { ++census.pooled; });
     return census.completed();
   }
-  /// Registers the fork handler, once: with a thread's first slow path or from the library's constructor.
+  /// Registers the fork handler, once: with a thread's first slow path or from
+  /// the library's constructor.
   void process_start() {
     if (SPANALLOC_LIKELY(watched_.load_relaxed() != 0) || watched_.exchange_acq_rel(1) != 0) return;
     exit_key_.prepare(&on_thread_exit);
     thread::watch_forks(fork_watch_);
   }
-  /// Gives everything back to the kernel, and forgets the threads that used the heap; O9. No thread that has
-  /// used it is just ending, and no fork is in progress. What remains is a heap that nobody has used yet.
+  /// Gives everything back to the kernel, and forgets the threads that used the heap; O9. No
+  /// thread that has used it is just ending, and no fork is in progress. What remains is a heap
+  /// that nobody has used yet.
   void destroy();
 
   Backend<Config>& backend() { return backend_; }
@@ -120,14 +123,14 @@ class Heap {
     Heap* heap;
   };
 
-  // --- Starting --------------------------------------------------------------------------------------------
+  // --- Starting ----------------------------------------------------------------------------------
   // Reserves the arena with the first use. False: no memory; the next call tries again.
   bool ensure_started() { return SPANALLOC_LIKELY(is_started()) || start(); }
   // Acquire: sees all that start() wrote.
   bool is_started() const { return started_.load_acquire() != 0; }
   SPANALLOC_COLD bool start();
 
-  // --- LABs ------------------------------------------------------------------------------------------------
+  // --- LABs --------------------------------------------------------------------------------------
   // Without a life; the caller opens it. nullptr when memory is out.
   Lab* take_lab() {
     return labs_.take([this](bool) { return lab_chunks_.make(); });
@@ -143,7 +146,7 @@ class Heap {
     return any;
   }
 
-  // --- Threads (thread_frontends.hpp) ----------------------------------------------------------------------
+  // --- Threads (thread_frontends.hpp) ------------------------------------------------------------
   bool is_default() const { return find_thread_ != &find_by_key; }
   static Thread* find_by_key(const Heap& heap);
   // f(the calling thread's frontend), for heaps beside the default one.
@@ -153,7 +156,7 @@ class Heap {
   Thread* take_record();
   static void on_thread_exit(void* kept);
 
-  // --- Fork (heap_fork.hpp) --------------------------------------------------------------------------------
+  // --- Fork (heap_fork.hpp) ----------------------------------------------------------------------
   static void in_forked_child(thread::ForkWatch* watch);
   static void leave_all(thread::ForkWatch* watch);
   SPANALLOC_COLD void recover_in_child(Thread& self);
@@ -182,7 +185,8 @@ class Heap {
   Watch fork_watch_;
   Atomic<std::uint32_t> watched_{0};  // the fork watch is registered
   WakingLock start_lock_;
-  SpinLock burial_lock_;  // of who terminates the vanished threads' LABs: a report there is told by it
+  // Of who terminates the vanished threads' LABs: a report there is told by it
+  SpinLock burial_lock_;
   Atomic<std::uint32_t> started_{0};
   Atomic<std::uint32_t> shared_count_{1};
   Atomic<std::uint32_t> next_number_{0};  // of threads
@@ -190,7 +194,8 @@ class Heap {
   Atomic<std::uint64_t> next_reclaim_{0};  // give_address_space_back() walks the sets no earlier
   // Read by every slow path, written in a fork's child only.
   Atomic<std::uint32_t> recovery_is_due_{0};
-  std::uint32_t forks_ = 0;  // between the first process and this one; written while there is one thread
+  // Between the first process and this one; written while there is one thread
+  std::uint32_t forks_ = 0;
   static constexpr std::uint32_t kRecoveryIsDue = 1;  // while the child has one thread
   static constexpr std::uint32_t kBurialIsDue = 2;    // at any time
 };
@@ -206,7 +211,8 @@ bool Heap<Config>::start() {
   }
   if (!backend_.start(room_->pool)) return false;
   if constexpr (Config::kCoreLocal) {
-    shared_count_.store_relaxed(static_cast<std::uint32_t>(min_of(os::cpu_count(), kMaxSharedLabs)));
+    shared_count_.store_relaxed(
+        static_cast<std::uint32_t>(min_of(os::cpu_count(), kMaxSharedLabs)));
   }
   for (unsigned core = 0; core < shared_labs(); ++core) {
     SharedLab& lab = shared_lab(core);
@@ -250,8 +256,9 @@ EngineStatistics Heap<Config>::statistics() {
   const LargeObjectStatistics large = large_.statistics();
   result.large_bytes = large.bytes;
   result.large_objects = large.objects;
-  labs_.for_each(
-      [&](const Lab& lab) { result.live_labs += !lab.shared && lab.owner.load_relaxed() != kTerminated; });
+  labs_.for_each([&](const Lab& lab) {
+    result.live_labs += !lab.shared && lab.owner.load_relaxed() != kTerminated;
+  });
   result.spans_lost_to_fork = lost_to_fork_.load_relaxed();
   return result;
 }

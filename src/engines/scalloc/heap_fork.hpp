@@ -1,11 +1,11 @@
 // A heap in a fork's child: what vanished threads were in the middle of is put right.
 //
-// Their LABs stay as they are, as those of threads that sleep, wherever these were: what others do with a
-// span they do by its word, and a set whose lock's owner died is put right by the next one who takes it. They
-// are terminated by the first call that comes into a slow path, of whatever thread. A child that executes
-// another program, or ends, does without: each page that it writes to is one that the kernel must copy. So
-// nothing is written to these LABs; the calling thread's own says that its thread has come along
-// (Lab::forks).
+// Their LABs stay as they are, as those of threads that sleep, wherever these were: what others do
+// with a span they do by its word, and a set whose lock's owner died is put right by the next one
+// who takes it. They are terminated by the first call that comes into a slow path, of whatever
+// thread. A child that executes another program, or ends, does without: each page that it writes to
+// is one that the kernel must copy. So nothing is written to these LABs; the calling thread's own
+// says that its thread has come along (Lab::forks).
 #pragma once
 
 #include "engines/scalloc/frontend.hpp"
@@ -14,8 +14,8 @@
 
 namespace spanalloc::scalloc {
 
-// First of all: puts the heap right, or leaves that to the end of the call that the fork has interrupted. A
-// fork takes no lock (sync/spin_lock.hpp).
+// First of all: puts the heap right, or leaves that to the end of the call that the fork has
+// interrupted. A fork takes no lock (sync/spin_lock.hpp).
 template <class Config>
 void Heap<Config>::in_forked_child(thread::ForkWatch* watch) {
   Heap& heap = *static_cast<Watch*>(watch)->heap;
@@ -35,8 +35,8 @@ void Heap<Config>::in_forked_child(thread::ForkWatch* watch) {
   if (!self->is_inside()) heap.recover_in_child(*self);
 }
 
-// Before a misuse is reported: wherever the calling thread is, it is outside then. It is found where what
-// locks guard is whole.
+// Before a misuse is reported: wherever the calling thread is, it is outside then. It is found
+// where what locks guard is whole.
 template <class Config>
 void Heap<Config>::leave_all(thread::ForkWatch* watch) {
   Heap& heap = *static_cast<Watch*>(watch)->heap;
@@ -56,8 +56,8 @@ void Heap<Config>::leave_all(thread::ForkWatch* watch) {
 // The calling thread is alone, and in no call.
 template <class Config>
 void Heap<Config>::recover_in_child(Thread& self) {
-  // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
-  // child: there was no second thread to lose.
+  // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in
+  // that child: there was no second thread to lose.
   while (recovery_is_due_.load_relaxed() == kRecoveryIsDue) {
     const bool outer = self.inside.enter();
     recovery_is_due_.store_relaxed(0);
@@ -105,8 +105,8 @@ void Heap<Config>::put_right(Thread& self) {
   if (any_left) recovery_is_due_.compare_exchange_strong_acq_rel(nothing, kBurialIsDue);
 }
 
-// Whether a life of the LAB has begun, perhaps not in all sets, and has not ended in all. Acquire: `forks` of
-// whoever has begun it.
+// Whether a life of the LAB has begun, perhaps not in all sets, and has not ended in all. Acquire:
+// `forks` of whoever has begun it.
 template <class Config>
 bool Heap<Config>::has_begun(const Lab& lab) {
   if (lab.owner.load_acquire() != kTerminated) return true;
@@ -122,16 +122,17 @@ bool Heap<Config>::has_vanished(const Lab& lab) const {
   return !lab.shared && has_begun(lab) && lab.forks.load_relaxed() != forks_;
 }
 
-// The vanished threads' LABs terminate, as if their threads ended now. The spans in which they were
-// allocating keep an unknown number of free blocks and never become empty: lost, and counted. The caller is
-// inside, in no lock; who comes meanwhile does not wait, and a fork's child begins again with what is left.
+// The vanished threads' LABs terminate, as if their threads ended now. The spans in which they
+// were allocating keep an unknown number of free blocks and never become empty: lost, and counted.
+// The caller is inside, in no lock; who comes meanwhile does not wait, and a fork's child begins
+// again with what is left.
 template <class Config>
 void Heap<Config>::bury_vanished_threads() {
   std::uint32_t due = kBurialIsDue;  // one at a time
   if (!recovery_is_due_.compare_exchange_strong_acq_rel(due, 0)) return;
   const LockGuard guard(burial_lock_);
-  // Whom the hot spans belong to their own words say. (Of a LAB that had begun a life in some sets only none
-  // names it.)
+  // Whom the hot spans belong to their own words say. (Of a LAB that had begun a life in some
+  // sets only none names it.)
   backend_.directory().for_each_span([&](Span* span, Mark mark) {
     if (!mark.is_class() || span->load_word().state() != State::kHot) return;
     const OwnerWord owner = span->owner.load_relaxed();
@@ -144,7 +145,8 @@ void Heap<Config>::bury_vanished_threads() {
     if (!has_vanished(lab)) return;
     lab.hot = nullptr;  // it stood in the thread's memory
     for (const ClassId c : kAllClasses) {
-      if (lab.set(c).owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self).report_if_any();
+      if (lab.set(c).owner.load_relaxed() != kTerminated)
+        protocol_.close(lab, c, self).report_if_any();
     }
     lab.owner.store_release(kTerminated);
     labs_.give_back(&lab);

@@ -25,8 +25,8 @@ inline bool links_within(const Span* span, const FreeBlock* next) {
   return (address_of(next) ^ span->address()) < kVirtualSpan && span->is_block(next);
 }
 
-/// What is wrong with a span's blocks, which are out of use for it. It is told when nothing is in the
-/// caller's hands any more, for a handler of SIGABRT may jump out.
+/// What is wrong with a span's blocks, which are out of use for it. It is told when nothing is in
+/// the caller's hands any more, for a handler of SIGABRT may jump out.
 struct Damage {
   const char* what = nullptr;  ///< nullptr: nothing
   const void* at = nullptr;
@@ -46,7 +46,8 @@ struct WalkedList {
   FreeBlock* last = nullptr;
 };
 
-/// Checks each block. A list that something has written to is lost: its blocks are nobody's any more.
+/// Checks each block. A list that something has written to is lost: its
+/// blocks are nobody's any more.
 template <class List>
 WalkedList walk(const Span* span, List& list, Damage& damage) {
   WalkedList result;
@@ -63,7 +64,8 @@ WalkedList walk(const Span* span, List& list, Damage& damage) {
 
 /// Whether `wanted` is on a list that somebody may be changing.
 inline bool list_has(const Span* span, const FreeBlock* block, const FreeBlock* wanted) {
-  for (std::uint32_t seen = 0; seen < span->blocks && block != nullptr; ++seen, block = block->next()) {
+  for (std::uint32_t seen = 0; seen < span->blocks && block != nullptr;
+       ++seen, block = block->next()) {
     if (block == wanted) return true;
     if (!links_within(span, block) || !block->has_link()) return false;
   }
@@ -73,7 +75,8 @@ inline bool list_has(const Span* span, const FreeBlock* block, const FreeBlock* 
 /// What count_listed() has found.
 struct ListedBlocks {
   std::uint32_t count = 0;
-  const FreeBlock* damaged = nullptr;  ///< has no link, or is there twice; then the count means nothing
+  /// Has no link, or is there twice; then the count means nothing
+  const FreeBlock* damaged = nullptr;
 };
 
 /// For who has the span's local list and its remote one, which began with `head`, alone.
@@ -94,8 +97,8 @@ inline ListedBlocks count_listed(const Span* span, const FreeBlock* head) {
   return listed;
 }
 
-/// Free blocks that the owner of a hot span knows of, but for its LAB's list; for the owner, or while it
-/// stands still.
+/// Free blocks that the owner of a hot span knows of, but for its LAB's list; for the owner,
+/// or while it stands still.
 inline std::uint32_t free_beside_list(Span* span, Damage& damage) {
   return walk(span, span->local_list, damage).count + (span->blocks - span->carved.load_relaxed());
 }
@@ -107,7 +110,8 @@ inline std::uint32_t owned_free(Span* span, FreeBlock*& list) {
   return free;
 }
 
-/// A pointer for each mark; those of marks that are no class stay null, so that no such mark ever matches.
+/// A pointer for each mark; those of marks that are no class stay null, so that
+/// no such mark ever matches.
 template <class T>
 struct PerMark {
   T* entries[kClassEntries];
@@ -126,8 +130,8 @@ struct PerMark {
 
 /// What the fast paths touch.
 ///
-/// Invariant O7: list[c] is a chain of free blocks of hot[c]; hot[c] is a span of class c, in state hot,
-/// whose owner is the LAB that these spans are of; it is no other LAB's hot span.
+/// Invariant O7: list[c] is a chain of free blocks of hot[c]; hot[c] is a span of class c, in state
+/// hot, whose owner is the LAB that these spans are of; it is no other LAB's hot span.
 struct HotSpans {
   PerMark<FreeBlock> list;
   PerMark<Span> hot;
@@ -165,7 +169,8 @@ struct HotSpans {
   bool has_blocks(ClassId size_class) const {
     const Span* span = hot[size_class];
     return list[size_class] != nullptr ||
-           (span != nullptr && (span->local_list != nullptr || span->carved.load_relaxed() != span->blocks));
+           (span != nullptr &&
+            (span->local_list != nullptr || span->carved.load_relaxed() != span->blocks));
   }
 
   bool are_none() const { return hot.are_null() && list.are_null(); }

@@ -1,4 +1,5 @@
-// Local allocation buffers (LABs): for each class a hot span and a set of reusable spans (Listing 3).
+// Local allocation buffers (LABs): for each class a hot span and a set of
+// reusable spans (Listing 3).
 #pragma once
 
 #include <cstddef>
@@ -22,19 +23,21 @@ inline constexpr OwnerWord kTerminated = 0;
 
 /// Spans of one LAB and one class that its owner can find again.
 ///
-/// Invariant O6: a span is linked into a set exactly while its word says listed; it is the set of the span's
-/// owner and class. Linking happens under the lock together with the compare-and-swap that sets `listed` (and
-/// reusable); a thread that makes a listed span free afterwards takes the lock and finds it linked, or
-/// already taken out. Hence no span is ever both in the pool and in a set.
+/// Invariant O6: a span is linked into a set exactly while its word says listed; it is the set
+/// of the span's owner and class. Linking happens under the lock together with the
+/// compare-and-swap that sets `listed` (and reusable); a thread that makes a listed span free
+/// afterwards takes the lock and finds it linked, or already taken out. Hence no span is ever
+/// both in the pool and in a set.
 class ReusableSet {
  public:
   SpinLock lock;
-  // Under the lock; read without it as a hint. kTerminated: closed, nothing is linked. (But what a fork has
-  // interrupted while it was closing: then its child's repair links what was.)
+  // Under the lock; read without it as a hint. kTerminated: closed, nothing is linked. (But what a
+  // fork has interrupted while it was closing: then its child's repair links what was.)
   Atomic<OwnerWord> owner{kTerminated};
 
   Span* first_reusable() const { return reusable_.first(); }
-  /// Floating spans that may be empty without anybody having noticed. Readable without the lock as a hint.
+  /// Floating spans that may be empty without anybody having noticed. Readable
+  /// without the lock as a hint.
   Span* first_suspect() const { return suspects_.first(); }
   /// Of either list, nullptr when both are empty.
   Span* first() const { return suspects_.is_empty() ? reusable_.first() : suspects_.first(); }
@@ -76,21 +79,22 @@ class ReusableSet {
 };
 
 struct alignas(kCacheLine) Lab {
-  // Shared: whose life this is; kTerminated between lives. Written by whoever begins or ends the life.
+  // Shared: whose life this is; kTerminated between lives. Written by whoever
+  // begins or ends the life.
   Atomic<OwnerWord> owner{kTerminated};
   // Constant during a life.
   HotSpans* hot = nullptr;
   std::uint32_t core = 0;  // index of this LAB's stacks in the span-pool
   bool shared = false;     // used by any thread that holds `lock`
-  // Written by whoever begins a life, first of all: the heap's `forks_`, as long as the life's thread is
-  // there.
+  // Written by whoever begins a life, first of all: the heap's `forks_`, as long as
+  // the life's thread is there.
   Atomic<std::uint32_t> forks{0};
   // Only for shared LABs; taken before any set's lock.
   SpinLock lock;
   // Written by whoever begins a life: between lives nobody else has the LAB.
   std::uint16_t generation = 0;
-  // thread::RecordRegistry's: every LAB there ever was. LABs are reused and go away with their heap only: an
-  // owner word stays readable as long.
+  // thread::RecordRegistry's: every LAB there ever was. LABs are reused and go away with their heap
+  // only: an owner word stays readable as long.
   Lab* next_idle = nullptr;
   Lab* next_of_all = nullptr;
 

@@ -1,5 +1,5 @@
-// What the engine stands on: the paper's, an arena with a bump pointer and a mapping for each object above 1
-// MiB.
+// What the engine stands on: the paper's, an arena with a bump pointer and a mapping for
+// each object above 1 MiB.
 #pragma once
 
 #include "base/bits.hpp"
@@ -10,8 +10,8 @@
 
 namespace spanalloc::scalloc {
 
-// Under a limit a span costs its real span (Backend::close_tail), 1/64 of a virtual one at the least: the
-// last parameter gives the range that much slack.
+// Under a limit a span costs its real span (Backend::close_tail), 1/64 of a virtual one at the
+// least: the last parameter gives the range that much slack.
 template <class Config>
 using SpanSource = BumpArena<kVirtualSpanBits, 0, Config::kHugePages, 16 * kMiB, 7>;
 using LargeSource = LargeObjects<>;

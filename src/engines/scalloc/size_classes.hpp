@@ -19,7 +19,8 @@ inline constexpr std::size_t kHeaderBytes = 256;
 /// MADVISE_THRESHOLD: the boundary between classes by 16 bytes and classes by doubling).
 inline constexpr std::size_t kMadviseThreshold = 32 * kKiB;
 
-inline constexpr unsigned kClasses = 29;       ///< class 0 is no class: it marks slices without a span
+/// Class 0 is no class: it marks slices without a span
+inline constexpr unsigned kClasses = 29;
 inline constexpr unsigned kFreeClass = 29;     ///< marks a span that is in no frontend
 inline constexpr unsigned kClassEntries = 30;  ///< entries of a table that any mark may index
 inline constexpr std::size_t kSmallMax = 256;  ///< classes up to here go by 16 bytes
@@ -30,7 +31,8 @@ inline constexpr unsigned kRealSpanSizes = 9;
 struct SizeClass {
   std::uint32_t block_size;
   std::uint32_t real_span;
-  std::uint32_t first_block;  ///< offset of the first block; blocks are naturally aligned up to 4 KiB
+  /// Offset of the first block; blocks are naturally aligned up to 4 KiB
+  std::uint32_t first_block;
   std::uint32_t blocks;
   std::uint32_t waste;  ///< real_span - blocks * block_size: header, padding and tail
 };
@@ -98,17 +100,18 @@ constexpr std::size_t natural_alignment(ClassId size_class) {
   return std::size_t{1} << std::countr_zero(c.block_size | c.first_block);
 }
 
-/// Exact division by a class's block size: with block_size == odd << shift and odd * inverse == 1 (mod 2^32),
-/// rotr(x * inverse, shift) is x / block_size when block_size divides x, and above (2^32 - 1) / block_size
-/// otherwise (H. S. Warren, "Hacker's Delight", 10-17). One comparison with the number of blocks then tells
-/// whether an offset is a block's start, in range and divisible.
+/// Exact division by a class's block size: with block_size == odd << shift and odd * inverse == 1
+/// (mod 2^32), rotr(x * inverse, shift) is x / block_size when block_size divides x, and above
+/// (2^32 - 1) / block_size otherwise (H. S. Warren, "Hacker's Delight", 10-17). One comparison with
+/// the number of blocks then tells whether an offset is a block's start, in range and divisible.
 constexpr std::uint32_t inverse_of(std::uint32_t block_size) {
   const std::uint32_t odd = block_size >> std::countr_zero(block_size);
   std::uint32_t x = odd;                         // right in the low 3 bits
   for (int i = 0; i < 4; ++i) x *= 2 - odd * x;  // each step doubles the bits that are right
   return x;
 }
-constexpr std::uint32_t block_index(std::uint32_t offset_from_first, std::uint32_t inverse, unsigned shift) {
+constexpr std::uint32_t block_index(std::uint32_t offset_from_first, std::uint32_t inverse,
+                                    unsigned shift) {
   return std::rotr(offset_from_first * inverse, static_cast<int>(shift));
 }
 
@@ -153,11 +156,14 @@ constexpr bool class_table_is_sound() {
       return false;
     if (c > 1 && class_of(kSizeClasses[c - 1].block_size + 1) != id) return false;
     if (k.first_block < kHeaderBytes || k.first_block + payload > k.real_span) return false;
-    if (k.real_span - k.first_block - payload >= k.block_size) return false;  // one more block would fit
-    if (k.waste != k.real_span - payload || k.waste * 31 > k.real_span) return false;  // at most 3.2 %
+    // One more block would fit
+    if (k.real_span - k.first_block - payload >= k.block_size) return false;
+    // At most 3.2 %
+    if (k.waste != k.real_span - payload || k.waste * 31 > k.real_span) return false;
     if (k.real_span % (4 * kKiB) != 0 || k.real_span > kVirtualSpan) return false;
     if (c <= 16 ? k.real_span != kMadviseThreshold : k.real_span <= kMadviseThreshold) return false;
-    if (k.block_size <= 4096 && is_power_of_two(k.block_size) && natural_alignment(id) < k.block_size)
+    if (k.block_size <= 4096 && is_power_of_two(k.block_size) &&
+        natural_alignment(id) < k.block_size)
       return false;
     const auto shift = static_cast<unsigned>(std::countr_zero(k.block_size));
     const std::uint32_t inverse = inverse_of(k.block_size);

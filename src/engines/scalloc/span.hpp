@@ -28,23 +28,25 @@ struct alignas(kCacheLine) Span {
   Plain<std::uint8_t> shift{0};
   Plain<std::uint8_t> real_span_index{0};
   Plain<std::uint16_t> first_block{0};
-  // Shared; a free span's is that of its last life. Any thread may read it; the span word tells whether it
-  // still holds.
+  // Shared; a free span's is that of its last life. Any thread may read it; the span word
+  // tells whether it still holds.
   Atomic<ClassId> size_class{ClassId::kNone};
-  // Shared: {generation : 16, address of the LAB : 48}. Written by whoever takes the span from the pool, and
-  // by an adopter under the lock of the former owner's set.
+  // Shared: {generation : 16, address of the LAB : 48}. Written by whoever takes the span from the
+  // pool, and by an adopter under the lock of the former owner's set.
   Atomic<std::uint64_t> owner{0};
   // Owner-only. For a hot span what is left besides the allocation list of the thread.
   Plain<FreeBlock*> local_list{nullptr};
-  // Written by the owner, read by anybody: blocks the owner (or a former one) freed and still knows of,
-  // including those never carved. Last write of a local free: from then on the span may change hands.
+  // Written by the owner, read by anybody: blocks the owner (or a former one) freed and
+  // still knows of, including those never carved. Last write of a local free: from then on
+  // the span may change hands.
   Atomic<std::uint32_t> local_free{0};
-  // Written by the owner: blocks below this index have been handed out, or listed. Who holds a block sees
-  // that its own has been.
+  // Written by the owner: blocks below this index have been handed out, or listed. Who holds a
+  // block sees that its own has been.
   Atomic<std::uint32_t> carved{0};
   // Shared: some block may be referred to by a pointer beyond its start (large alignments).
   Atomic<std::uint32_t> shifted{0};
-  // Shared: a block was freed that looked free already, and was not found on a list. Set before that free.
+  // Shared: a block was freed that looked free already, and was not found on a
+  // list. Set before that free.
   Atomic<std::uint32_t> suspected{0};
 
   // --- Second line: what remote frees write.
@@ -69,28 +71,30 @@ struct alignas(kCacheLine) Span {
   }
   /// Index of the block that starts at p; at least `blocks` when none does.
   std::uint32_t index_of(const void* p) const {
-    return std::rotr(offset_of(p) * inverse + bias, int{shift});  // block_index of offset - first_block
+    // block_index of offset - first_block
+    return std::rotr(offset_of(p) * inverse + bias, int{shift});
   }
   bool is_block(const void* p) const { return index_of(p) < blocks; }
   /// Of those that were ever carved.
   bool is_carved(const void* p) const { return index_of(p) < carved.load_relaxed(); }
 
   SpanWord load_word() const {
-    // Acquire: pairs with the release of the transition that made this word, so that owner, class and
-    // local_free are read from this epoch or a later one.
+    // Acquire: pairs with the release of the transition that made this word, so that owner, class
+    // and local_free are read from this epoch or a later one.
     const SpanWord seen(word.load_acquire());
     SPANALLOC_ASSERT(seen.is_sound());
     return seen;
   }
-  /// One attempt; `seen` becomes what was found instead. Release publishes the caller's writes with the
-  /// transition, acquire makes it see those of everyone whose change it builds on.
+  /// One attempt; `seen` becomes what was found instead. Release publishes the caller's writes with
+  /// the transition, acquire makes it see those of everyone whose change it builds on.
   bool try_change(SpanWord& seen, SpanWord wanted) {
     std::uint64_t bits = seen.bits();
     const bool done = word.compare_exchange_strong_acq_rel(bits, wanted.bits());
     seen = SpanWord(bits);
     return done;
   }
-  // Listing 2's names for the transitions (O5) that keep the remote list. False: the span has moved on.
+  // Listing 2's names for the transitions (O5) that keep the remote list.
+  // False: the span has moved on.
   /// The caller acts as the owner.
   bool try_mark_floating(SpanWord& old, bool mixed) {
     SPANALLOC_ASSERT(old.is_idle() || old.state() == State::kHot);
@@ -118,8 +122,8 @@ struct alignas(kCacheLine) Span {
     SPANALLOC_ASSERT(old.state() != State::kExpected && old.state() != State::kLost);
     return try_change(old, old.taken(State::kLost));
   }
-  /// For who has taken the span from the pool, and so has it alone: words of earlier epochs that others still
-  /// hold do not match, hence a plain store. Release: publishes the new life's header.
+  /// For who has taken the span from the pool, and so has it alone: words of earlier epochs that
+  /// others still hold do not match, hence a plain store. Release: publishes the new life's header.
   void mark_taken_hot() {
     const SpanWord old = load_word();
     SPANALLOC_ASSERT(old.state() == State::kFree || old.state() == State::kExpected);

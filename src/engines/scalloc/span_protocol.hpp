@@ -1,18 +1,21 @@
 // What threads do to a span that others may be freeing into: push, settle, list, claim, adopt.
 //
-// `settle` is the heart. It is stateless: it looks at a span, and if the span is idle and empty makes it
-// free, or if it ought to be in its owner's set links it there. Each of its effects is one compare-and-swap
-// on the word it looked at, so it may be called by anybody, at any time, for a span that has long moved on:
-// then it does right by the span's new life, or nothing. Every free outside a hot span ends with a look like
-// it.
+// `settle` is the heart. It is stateless: it looks at a span, and if the span is idle and empty
+// makes it free, or if it ought to be in its owner's set links it there. Each of its effects is one
+// compare-and-swap on the word it looked at, so it may be called by anybody, at any time, for a
+// span that has long moved on: then it does right by the span's new life, or nothing. Every free
+// outside a hot span ends with a look like it.
 //
 // Why no empty span is lost. Every free ends with a look at B - count - L.
 //  - Not mixed: L == 0, count alone decides, and it is in the word: the last push sees it.
-//  - Mixed: owner and remote freers write different words, and a last local free and a last remote free can
-//    each miss the other (store buffering). So a remote freer that finds the span mixed and unlisted lists
-//    it, empty or not. Listed spans are found by the owner's next search of that class, by its exit, by trim,
-//    and by any thread that is about to report out of memory; all of these look again.
-//  - Unlisted, mixed, and no remote push since `mixed` was set: the owner set it by a read-modify-write on
+//  - Mixed: owner and remote freers write different words, and a last local free and a last remote
+//  free can
+//    each miss the other (store buffering). So a remote freer that finds the span mixed and
+//    unlisted lists it, empty or not. Listed spans are found by the owner's next search of that
+//    class, by its exit, by trim, and by any thread that is about to report out of memory; all of
+//    these look again.
+//  - Unlisted, mixed, and no remote push since `mixed` was set: the owner set it by a
+//  read-modify-write on
 //    the word, so it has seen every push before, there were none after: its own count is exact.
 #pragma once
 
@@ -28,22 +31,23 @@
 
 namespace spanalloc::scalloc {
 
-/// More than the threshold's share of the blocks free (section 3.4: "more free blocks than specified").
+/// More than the threshold's share of the blocks free (section 3.4: "more free
+/// blocks than specified").
 template <class Config>
 constexpr bool is_reusable(std::uint32_t blocks, std::uint32_t live) {
   return live < blocks &&
          std::uint64_t{blocks - live} * 100 > std::uint64_t{blocks} * Config::kReusabilityPercent;
 }
 
-/// Who acts: the owner word of a LAB with open sets that cannot terminate during the call, in case an orphan
-/// is found, and the caller's core index.
+/// Who acts: the owner word of a LAB with open sets that cannot terminate during the call, in case
+/// an orphan is found, and the caller's core index.
 struct Identity {
   OwnerWord adopter;
   unsigned core;
 };
 
-/// Spans in the caller's hands alone, chained through their unused set links; and the last damage that was
-/// found as they were gathered.
+/// Spans in the caller's hands alone, chained through their unused set links; and the last damage
+/// that was found as they were gathered.
 class SpanChain {
  public:
   Damage damage;
@@ -75,15 +79,17 @@ class SpanProtocol {
  public:
   constexpr explicit SpanProtocol(Backend<Config>& backend) : backend_(backend) {}
 
-  /// Remote free: links the block into the remote list. Until this returns the block keeps the span alive;
-  /// afterwards the span may belong to anybody.
+  /// Remote free: links the block into the remote list. Until this returns the block keeps the span
+  /// alive; afterwards the span may belong to anybody.
   void push_remote(Span* span, void* p) {
     auto* block = static_cast<FreeBlock*>(p);
     const std::uint32_t offset = span->offset_of(p);
     SpanWord seen = span->load_word();
     do {
-      if (SPANALLOC_UNLIKELY(seen.head_offset() == offset)) freed_twice(span, block, Begins::kRemoteList);
-      if (SPANALLOC_UNLIKELY(seen.count() >= span->blocks)) os::fatal("more frees than blocks, last of", p);
+      if (SPANALLOC_UNLIKELY(seen.head_offset() == offset))
+        freed_twice(span, block, Begins::kRemoteList);
+      if (SPANALLOC_UNLIKELY(seen.count() >= span->blocks))
+        os::fatal("more frees than blocks, last of", p);
       block->link_to(span->block_at(seen.head_offset()));
     } while (!span->try_change(seen, seen.pushed(offset)));
     Config::at(Step::kAfterRemotePush, span);
@@ -114,7 +120,8 @@ class SpanProtocol {
     for (;;) {
       SpanWord seen = span->load_word();
       if (!seen.is_idle()) return {};
-      // Acquire, after the word: from the same epoch or a later one, and then the compare-and-swap fails.
+      // Acquire, after the word: from the same epoch or a later one, and then
+      // the compare-and-swap fails.
       const std::uint32_t freed = span->local_free.load_acquire();
       const ClassId size_class = span->size_class.load_acquire();
       const OwnerWord owner = span->owner.load_acquire();
@@ -122,7 +129,8 @@ class SpanProtocol {
       const std::uint32_t blocks = info(size_class).blocks;
       const std::uint32_t free = seen.count() + freed;
       if (free > blocks) {  // O1
-        if (span->load_word().bits() != seen.bits() || !lose(span, seen, owner, size_class)) continue;
+        if (span->load_word().bits() != seen.bits() || !lose(span, seen, owner, size_class))
+          continue;
         return {"more frees than blocks in the span at", span};
       }
       if (free == blocks && Config::kEagerReturn) {
@@ -135,15 +143,16 @@ class SpanProtocol {
       const bool reusable = free == blocks || is_reusable<Config>(blocks, blocks - free);
       if (!reusable && !(seen.mixed() && seen.count() > 0)) return {};
       Config::at(Step::kBeforeListing, span);
-      if (list(span, seen, owner, size_class, reusable ? SetList::kReusable : SetList::kSuspects)) return {};
+      if (list(span, seen, owner, size_class, reusable ? SetList::kReusable : SetList::kSuspects))
+        return {};
       // Refused because the span changed, or because its owner is gone: then it becomes ours.
       adopt(span, owner, size_class, self.adopter);
     }
   }
 
-  /// Makes an idle span free on the word `seen` in which it was found empty, and pools it. False: it changed.
-  /// `owner` was read between `seen` and now: if the span is listed, it is so in that owner's set, because a
-  /// listed span does not change hands. A damaged one is lost instead.
+  /// Makes an idle span free on the word `seen` in which it was found empty, and pools it. False:
+  /// it changed. `owner` was read between `seen` and now: if the span is listed, it is so in that
+  /// owner's set, because a listed span does not change hands. A damaged one is lost instead.
   bool claim(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, const Identity& self,
              Damage& damage) {
     const bool listed = seen.listed();
@@ -169,7 +178,8 @@ class SpanProtocol {
     return true;
   }
 
-  /// The same of a span that stands in no set, by its owner if it is hot, or by who has just made it free.
+  /// The same of a span that stands in no set, by its owner if it is hot, or by
+  /// who has just made it free.
   SPANALLOC_COLD static void lose(Span* span) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);
     SpanWord seen = span->load_word();
@@ -177,27 +187,30 @@ class SpanProtocol {
     }
   }
 
-  /// If the span's owner has terminated, makes `adopter` its owner. True if it is so now. The lock keeps the
-  /// owner's LAB from starting a new life meanwhile, which might carry the same 16-bit generation again.
+  /// If the span's owner has terminated, makes `adopter` its owner. True if it is so now. The
+  /// lock keeps the owner's LAB from starting a new life meanwhile, which might carry the same
+  /// 16-bit generation again.
   bool adopt(Span* span, OwnerWord owner, ClassId size_class, OwnerWord adopter) {
     SPANALLOC_ASSERT(adopter != kTerminated);
     if (owner == kTerminated) return false;
     Lab& former = *lab_of(owner);
-    if (former.set(size_class).owner.load_relaxed() == owner) return false;  // lives; not worth the lock
+    // Lives; not worth the lock
+    if (former.set(size_class).owner.load_relaxed() == owner) return false;
     SetGuard set(*this, former, size_class);
     if (set->owner.load_relaxed() == owner) return false;
-    // A LAB that terminates closes its sets one by one, each after it gave that class's hot span up: only
-    // this class's spans are orphans for sure. It takes no spans any more, so this class is of the life
-    // adopted.
+    // A LAB that terminates closes its sets one by one, each after it gave that class's hot span
+    // up: only this class's spans are orphans for sure. It takes no spans any more, so this
+    // class is of the life adopted.
     if (span->size_class.load_acquire() != size_class) return false;
     OwnerWord expected = owner;
     return span->owner.compare_exchange_strong_acq_rel(expected, adopter);
   }
 
-  /// Empties one class's suspects: each becomes free, reusable, or floating again. For the owner alone, whose
-  /// local_free is exact.
+  /// Empties one class's suspects: each becomes free, reusable, or floating again. For the owner
+  /// alone, whose local_free is exact.
   void examine_suspects(Lab& lab, ClassId size_class, const Identity& self) {
-    if (lab.set(size_class).first_suspect() == nullptr) return;  // a missed one waits for the next search
+    // A missed one waits for the next search
+    if (lab.set(size_class).first_suspect() == nullptr) return;
     SpanChain empty;
     {
       SetGuard set(*this, lab, size_class);
@@ -210,8 +223,8 @@ class SpanProtocol {
     put_chain(empty, self);
   }
 
-  /// Makes every span free that is listed in the set and empty. For any thread: it changes nothing else. True
-  /// if there was one.
+  /// Makes every span free that is listed in the set and empty. For any thread: it changes nothing
+  /// else. True if there was one.
   bool reclaim_listed(Lab& lab, ClassId size_class, const Identity& self) {
     SpanChain empty;
     {
@@ -236,13 +249,14 @@ class SpanProtocol {
 
   /// The same for an idle span of the LAB that may be in no set. None: it is free by now.
   TakenSpan take_idle(Lab& lab, Span* span, ClassId size_class) {
-    SetGuard set(*this, lab, size_class);  // whoever would list the span is kept out until it is hot
+    // Whoever would list the span is kept out until it is hot
+    SetGuard set(*this, lab, size_class);
     set->unlink(span);
     return mark_hot(span);
   }
 
-  /// Closes a set for good (thread termination): what it held floats on as orphans. The caller tells what was
-  /// found damaged.
+  /// Closes a set for good (thread termination): what it held floats on as orphans. The caller
+  /// tells what was found damaged.
   [[nodiscard]] Damage close(Lab& lab, ClassId size_class, const Identity& self) {
     SpanChain empty;
     {
@@ -275,10 +289,11 @@ class SpanProtocol {
  private:
   enum class Begins : std::uint8_t { kRemoteList, kLocalList };
 
-  // The block begins one of the span's lists, which is damaged if something has written to the block since.
-  // Of a hot span, which is another thread's, it is the remote one alone: that ends as with a refill, and its
-  // blocks stay out for ever. An idle one goes out of use. (Unless the span's owner has taken the list since:
-  // then the block is in its hands, or in the program's, and what is listed now is sound.)
+  // The block begins one of the span's lists, which is damaged if something has written to the
+  // block since. Of a hot span, which is another thread's, it is the remote one alone: that ends as
+  // with a refill, and its blocks stay out for ever. An idle one goes out of use. (Unless the
+  // span's owner has taken the list since: then the block is in its hands, or in the program's, and
+  // what is listed now is sound.)
   SPANALLOC_COLD [[noreturn]] void freed_twice(Span* span, const FreeBlock* block, Begins begins) {
     const std::uint32_t offset = span->offset_of(block);
     for (SpanWord seen = span->load_word(); !block->has_link(); seen = span->load_word()) {
@@ -295,9 +310,10 @@ class SpanProtocol {
     os::fatal("double free of", block);
   }
 
-  // Of a span that the caller has made free, by the word `before`, and taken out of its set. What was freed
-  // twice counts twice: where that is suspected the blocks themselves are counted, which are this thread's
-  // alone by now. Where they are not all free the span is lost, and the blocks that are out can be freed.
+  // Of a span that the caller has made free, by the word `before`, and taken out of its set. What
+  // was freed twice counts twice: where that is suspected the blocks themselves are counted, which
+  // are this thread's alone by now. Where they are not all free the span is lost, and the blocks
+  // that are out can be freed.
   static Damage lose_if_damaged(Span* span, SpanWord before) {
     if (SPANALLOC_LIKELY(span->suspected.load_relaxed() == 0)) return {};
     const ListedBlocks listed = count_listed(span, span->block_at(before.head_offset()));
@@ -314,9 +330,9 @@ class SpanProtocol {
     chain.damage = damage;
   }
 
-  // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew from the
-  // words. `listed` and the linking are one critical section, so a span with that bit belongs in its owner's
-  // set, whether it had come there or not.
+  // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew
+  // from the words. `listed` and the linking are one critical section, so a span with that bit
+  // belongs in its owner's set, whether it had come there or not.
   void repair(Lab& lab, ClassId size_class) {
     ReusableSet& set = lab.set(size_class);
     set.forget();
@@ -329,9 +345,9 @@ class SpanProtocol {
     });
   }
 
-  // What becomes of an idle span that its owner, under its set's lock, has unlinked: free, and on the chain;
-  // reusable and linked again, if it is given its set; or floating. Or nothing: another thread's last free
-  // has made it free.
+  // What becomes of an idle span that its owner, under its set's lock, has unlinked: free, and on
+  // the chain; reusable and linked again, if it is given its set; or floating. Or nothing: another
+  // thread's last free has made it free.
   static void settle_unlinked(Span* span, ClassId size_class, ReusableSet* set, SpanChain& empty) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);
     const std::uint32_t blocks = info(size_class).blocks;
@@ -351,15 +367,16 @@ class SpanProtocol {
     }
   }
 
-  // The owner's first local free of an epoch: from here on remote freers know that count is not everything.
+  // The owner's first local free of an epoch: from here on remote freers know that
+  // count is not everything.
   static void announce_local_frees(Span* span) {
     SpanWord seen = span->load_word();
     while (!span->try_change(seen, seen.with_mixed())) {
     }
   }
 
-  // idle -> hot, under the set's lock and with the span unlinked. None: another thread's last free has made
-  // it free, and will find it unlinked.
+  // idle -> hot, under the set's lock and with the span unlinked. None: another thread's last free
+  // has made it free, and will find it unlinked.
   static TakenSpan mark_hot(Span* span) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);  // O6
     SpanWord seen = span->load_word();
@@ -374,7 +391,8 @@ class SpanProtocol {
   bool list(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, SetList where) {
     if (owner == kTerminated) return false;
     SetGuard set(*this, *lab_of(owner), size_class);
-    // The set being this owner's, the owner has not terminated, so the span cannot be adopted either.
+    // The set being this owner's, the owner has not terminated, so the span
+    // cannot be adopted either.
     if (set->owner.load_relaxed() != owner || span->owner.load_relaxed() != owner) return false;
     const bool done =
         where == SetList::kReusable ? span->try_mark_reusable(seen) : span->try_mark_suspect(seen);
@@ -388,7 +406,8 @@ class SpanProtocol {
       Span* next = span->set_next;
       SpanWord seen = span->load_word();
       const std::uint32_t freed = span->local_free.load_acquire();  // after the word, as in settle
-      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && span->try_mark_free(seen)) {
+      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks &&
+          span->try_mark_free(seen)) {
         set.unlink(span);
         chain_if_sound(empty, span, seen);
       }

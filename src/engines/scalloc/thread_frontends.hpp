@@ -1,8 +1,9 @@
-// How the threads of a heap beside the default one have their frontends: each in a record of the heap's own,
-// made with the thread's first use, found by the heap's exit key, and left to the next thread at its end.
+// How the threads of a heap beside the default one have their frontends: each in a record of
+// the heap's own, made with the thread's first use, found by the heap's exit key, and left to
+// the next thread at its end.
 //
-// The key keeps, for a thread: nothing yet; its frontend; or once it has left the heap, ExitKey's mark
-// of that. Such a thread, and one for which no frontend can be had, uses the heap without a
+// The key keeps, for a thread: nothing yet; its frontend; or once it has left the heap, ExitKey's
+// mark of that. Such a thread, and one for which no frontend can be had, uses the heap without a
 // LAB, through a frontend that lives as long as the call.
 #pragma once
 
@@ -53,8 +54,8 @@ auto Heap<Config>::with_thread(F&& f) {
 template <class Config>
 Frontend<Config>* Heap<Config>::begin_thread() {
   process_start();
-  // A signal handler's fork must not take the record for one that nobody has. Release, twice: what is done
-  // between stays between, as the handler, in this very thread, sees it.
+  // A signal handler's fork must not take the record for one that nobody has. Release, twice: what
+  // is done between stays between, as the handler, in this very thread, sees it.
   const void* outer = beginning_in.load_relaxed();
   beginning_in.store_release(this);
   Thread* begun = take_record();
@@ -70,7 +71,8 @@ template <class Config>
 Frontend<Config>* Heap<Config>::take_record() {
   auto* record = threads_.take([this](bool) { return thread_chunks_.make(*this); });
   if (record == nullptr) return nullptr;
-  static_cast<ThreadState&>(*record) = ThreadState{};  // whatever the last thread, or a fork, has left there
+  // Whatever the last thread, or a fork, has left there
+  static_cast<ThreadState&>(*record) = ThreadState{};
   if (exit_key_.watch_this_thread(static_cast<Thread*>(record), &on_thread_exit)) return record;
   threads_.give_back(record);
   return nullptr;
@@ -90,7 +92,7 @@ void Heap<Config>::on_thread_exit(void* kept) {
   damage.report_if_any();
 }
 
-// --- What a heap offers ------------------------------------------------------------------------------------
+// --- What a heap offers --------------------------------------------------------------------------
 
 template <class Config>
 void* Heap<Config>::allocate(std::size_t size) {

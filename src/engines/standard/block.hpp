@@ -1,18 +1,21 @@
-// The free lists inside blocks: each free block has a link in its first word. What a link must look like.
+// The free lists inside blocks: each free block has a link in its first word.
+// What a link must look like.
 //
-// A link is the next block's address xor the block's own. Within a span that is a multiple of the quantum and
-// smaller than the span, in either direction. So one comparison tells a good link from a bad one, and no list
-// can lead out of its span. The word holds the link xor the process's secret key: without the key nobody can
-// write a good one. The last block's link leads to no_block(), an address where no block is; an empty list
-// begins there, so that a block is linked to an empty list as to any other.
+// A link is the next block's address xor the block's own. Within a span that is a multiple of the
+// quantum and smaller than the span, in either direction. So one comparison tells a good link from
+// a bad one, and no list can lead out of its span. The word holds the link xor the process's
+// secret key: without the key nobody can write a good one. The last block's link leads to
+// no_block(), an address where no block is; an empty list begins there, so that a block is linked
+// to an empty list as to any other.
 //
 //   on a list     the word is a link
 //   handed out    the word was cleared when the block left its list, and is the program's
 //
-// Two things follow. A block without a link that is taken off a list is on it a second time, or the program
-// wrote to it after its free: it is not handed out. A block with a link that is freed is on a list already,
-// except by a chance of 2^-48 at most, or in a program that has copied the word from elsewhere: so the block
-// is looked for on the lists. docs/security.md says which misuse that finds, and when.
+// Two things follow. A block without a link that is taken off a list is on it a second time, or
+// the program wrote to it after its free: it is not handed out. A block with a link that is freed
+// is on a list already, except by a chance of 2^-48 at most, or in a program that has copied the
+// word from elsewhere: so the block is looked for on the lists. docs/security.md says which
+// misuse that finds, and when.
 #pragma once
 
 #include <cstddef>
@@ -33,9 +36,9 @@ struct Block {
 /// A bit that is set in the addresses where lists end, and in no block's address.
 inline constexpr std::uintptr_t kEndBit = kQuantum / 2;
 
-/// No block: every list ends here, and an empty one begins here. It is read like a block, so that the short
-/// path needs no test; the word that it holds is no link under any key. Never written, because no block is
-/// pushed at its address.
+/// No block: every list ends here, and an empty one begins here. It is read like a block, so that
+/// the short path needs no test; the word that it holds is no link under any key. Never written,
+/// because no block is pushed at its address.
 struct NoBlock {
   alignas(kQuantum) std::uint64_t before{0};
   Block block{~std::uint64_t{0}};
@@ -50,9 +53,9 @@ SPANALLOC_INLINE bool is_end(const Block* b) {
   return (address_of(b) & kEndBit) != 0;
 }
 
-/// The key that links are stored under. The first start of a page layer chooses it, before there is a block;
-/// constant from then on. (A thread that has not seen the choice has no block, and kNoBlock's word is no link
-/// under either key.) Alone in its cache line, which nobody else writes.
+/// The key that links are stored under. The first start of a page layer chooses it, before there is
+/// a block; constant from then on. (A thread that has not seen the choice has no block, and
+/// kNoBlock's word is no link under either key.) Alone in its cache line, which nobody else writes.
 struct alignas(kCacheLine) LinkKey : SetOnce {
   // With bit 0 clear kNoBlock's word is odd under every key. No key is 0.
   void choose(std::uint64_t random) { set((random & ~std::uint64_t{1}) | 2); }
@@ -74,8 +77,8 @@ SPANALLOC_INLINE void release_link(Block* b) {
   store_in_order(b->stored, 0);
 }
 
-/// Whether the link leads to a block of the same span of `span` bytes (a power of two). (A link to the block
-/// itself passes: it is found cleared when the block comes up again.)
+/// Whether the link leads to a block of the same span of `span` bytes (a power of two). (A link to
+/// the block itself passes: it is found cleared when the block comes up again.)
 SPANALLOC_INLINE constexpr bool leads_to_block(std::uint64_t link, std::size_t span) {
   return (link & ~std::uint64_t{span - kQuantum}) == 0;
 }

@@ -1,18 +1,22 @@
-// A thread's cached large spans: a few spans of one block each that it has freed. It allocates them again
-// without the pool, the clock, or a look at the block (whose first page may never have been touched).
+// A thread's cached large spans: a few spans of one block each that it has freed. It
+// allocates them again without the pool, the clock, or a look at the block (whose first page
+// may never have been touched).
 //
-// The span's word names the cache record where the span is cached. So any thread may take a cached span away.
-// The word changes by one compare-and-swap from exactly the former word:
+// The span's word names the cache record where the span is cached. So any thread may take a cached
+// span away. The word changes by one compare-and-swap from exactly the former word:
 //
 //   in use -> cached   the record's thread, in a free; it writes the place first, then the word
-//   in use -> taken    any thread, in a free for which the span cannot be cached; or by free_remotely()
-//   pooled -> cached   the record's thread, several at a time; by a store, because nobody else has the span
+//   in use -> taken    any thread, in a free for which the span cannot be cached; or by
+//                      free_remotely()
+//   pooled -> cached   the record's thread, several at a time; by a store, because nobody else has
+//                      the span
 //   cached -> in use   the record's thread, in a malloc
 //   cached -> taken    any thread, which puts the span into the pool
 //
-// A place is only a guess: if its span was taken, it says nothing. Only the record's thread makes a span its
-// cached one, so what it reads of the span before its compare-and-swap still holds afterwards. The child of a
-// fork finds each cached span at a place, or in the hands of a thread that was inside (HeapCall).
+// A place is only a guess: if its span was taken, it says nothing. Only the record's thread makes a
+// span its cached one, so what it reads of the span before its compare-and-swap still holds
+// afterwards. The child of a fork finds each cached span at a place, or in the hands of a thread
+// that was inside (HeapCall).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +34,8 @@ namespace spanalloc::standard {
 inline constexpr SpanWord kSingleInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
 /// The word of a free span that only the thread has which took it.
 inline constexpr SpanWord kCachedTaken = SpanWord::make(kNobody, SpanState::kFree, 0);
-/// The word of a free span that is cached in that record. (No span in a pool or the arena has such a word.)
+/// The word of a free span that is cached in that record. (No span in a pool or
+/// the arena has such a word.)
 constexpr SpanWord cached_of(CacheNumber cache) {
   return SpanWord::make(cache, SpanState::kFree, 0).with_delayed(true);
 }
@@ -41,17 +46,17 @@ class CachedLargeSpans {
  public:
   void start(CacheNumber cache) { cached_ = cached_of(cache); }
 
-  // --- The record's thread ---------------------------------------------------------------------------------
+  // --- The record's thread -----------------------------------------------------------------------
 
-  /// Caches a span of one block, of `slices`, that is in use. False: there is no room, or it is not in use;
-  /// then nothing has changed.
+  /// Caches a span of one block, of `slices`, that is in use. False: there is no room, or it is not
+  /// in use; then nothing has changed.
   SPANALLOC_INLINE bool keep(Span& span, unsigned slices) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
     if (SPANALLOC_UNLIKELY(sum > kMostSlices)) return false;
     places_[n].store_relaxed(&span);
-    // Release: a thread that takes the span may hand its memory on, after all that the program did to it; and
-    // a fork's child that finds the word finds the place.
+    // Release: a thread that takes the span may hand its memory on, after all that the program did
+    // to it; and a fork's child that finds the word finds the place.
     if (SPANALLOC_UNLIKELY(!change(span, kSingleInUse, cached_))) {
       places_[n].store_relaxed(nullptr);
       return false;
@@ -61,8 +66,8 @@ class CachedLargeSpans {
     return true;
   }
 
-  /// Caches a free span that the calling thread has alone. The thread is inside the heap, for a fork's child.
-  /// False: there is no room; then nothing has changed.
+  /// Caches a free span that the calling thread has alone. The thread is inside the heap, for a
+  /// fork's child. False: there is no room; then nothing has changed.
   bool add(Span& span, unsigned slices) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
@@ -79,8 +84,9 @@ class CachedLargeSpans {
   bool has_half() const { return sums_[count_] < kMostSlices / 2; }
   /// False: keep() would refuse a span of so many slices.
   bool has_room_for(unsigned slices) const { return sums_[count_] + slices <= kMostSlices; }
-  /// Takes the older spans out until half of the room is free, and calls f(Span&) for each, which the caller
-  /// then has. Forgets those that others have taken. `slices_of(span)`: what was given to keep().
+  /// Takes the older spans out until half of the room is free, and calls f(Span&) for each,
+  /// which the caller then has. Forgets those that others have taken. `slices_of(span)`:
+  /// what was given to keep().
   template <class SlicesOf, class F>
   void let_go_of_older(SlicesOf&& slices_of, F&& f) {
     const std::uint32_t n = count_;
@@ -132,7 +138,7 @@ class CachedLargeSpans {
 
   bool is_empty() const { return count_ == 0; }
 
-  // --- Any thread ------------------------------------------------------------------------------------------
+  // --- Any thread --------------------------------------------------------------------------------
 
   /// f(Span&) for each span that may be cached here.
   template <class F>
@@ -147,7 +153,7 @@ class CachedLargeSpans {
   /// Takes a span that is in use and whose block is freed. The result is that of take_away().
   static bool give_up(Span& span) { return change(span, kSingleInUse, kCachedTaken); }
 
-  // --- While nobody else uses the record -------------------------------------------------------------------
+  // --- While nobody else uses the record ---------------------------------------------------------
 
   void forget() {
     for (Atomic<Span*>& place : places_) place.store_relaxed(nullptr);
@@ -159,8 +165,8 @@ class CachedLargeSpans {
   void keep_place(std::uint32_t& kept, Span* span, SlicesOf&& slices_of) {
     // It is written here before its former place is cleared. (Until then others may see it twice.)
     places_[kept].store_release(span);
-    // (The span may have been taken since we looked, and be anything: it counts as at least one slice, and
-    // all spans together as no more than there is room for.)
+    // (The span may have been taken since we looked, and be anything: it counts as at least one
+    // slice, and all spans together as no more than there is room for.)
     const unsigned sum = sums_[kept] + static_cast<unsigned>(max_of(slices_of(*span), 1));
     sums_[++kept] = static_cast<std::uint8_t>(min_of(sum, kMostSlices));
   }

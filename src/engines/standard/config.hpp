@@ -1,5 +1,5 @@
-// What can be chosen about the engine; each choice is a type. size_classes.hpp computes from it a row for
-// each size class, and fails to compile if the choices do not fit together.
+// What can be chosen about the engine; each choice is a type. size_classes.hpp computes from it a
+// row for each size class, and fails to compile if the choices do not fit together.
 #pragma once
 
 #include <cstddef>
@@ -14,47 +14,50 @@ namespace spanalloc {
 struct Standard {
   static constexpr const char* kName = "standard";
 
-  // --- Spans -----------------------------------------------------------------------------------------------
+  // --- Spans -------------------------------------------------------------------------------------
   static constexpr unsigned kSliceBits = 16;  // the arena is counted in slices of 64 KiB
   static constexpr unsigned kMaxOrder = 2;    // log2 of the most slices of a span of several blocks
-  /// A span of several blocks has at least kWantedBlocks; a span of kMaxOrder without room for them has at
-  /// least kMinBlocks. (To use a span up and empty it again costs some 2,000 instructions.)
+  /// A span of several blocks has at least kWantedBlocks; a span of kMaxOrder without room for them
+  /// has at least kMinBlocks. (To use a span up and empty it again costs some 2,000 instructions.)
   static constexpr unsigned kWantedBlocks = 16;
   static constexpr unsigned kMinBlocks = 8;
   /// How much of a real span of several blocks may be no block: its tail, and its slices' records.
   static constexpr std::size_t kMostOverheadPercent = 3;
   static constexpr HugePages kHugePages = HugePages::kAsked;
 
-  // --- Size classes ----------------------------------------------------------------------------------------
+  // --- Size classes ------------------------------------------------------------------------------
   static constexpr std::size_t kMaxLinear = 512;  // up to here there is a class every 16 bytes
   static constexpr unsigned kStepsPerDoubling = 8;
-  static constexpr std::size_t kMaxSmall = 32 * kKiB;  // the largest block of a span of several blocks
-  static constexpr std::size_t kMaxBlock = 1 * kMiB;   // larger objects have no class of their own
+  // The largest block of a span of several blocks
+  static constexpr std::size_t kMaxSmall = 32 * kKiB;
+  static constexpr std::size_t kMaxBlock = 1 * kMiB;  // larger objects have no class of their own
   /// Requests up to the block size of this class find their class in a table with an entry a byte.
   static constexpr unsigned kClassesByByte = 41;  // up to 1,152 bytes
 
-  // --- When spans move -------------------------------------------------------------------------------------
-  /// A thread keeps owning spans that it has used up, up to so many bytes, beside its current spans.
+  // --- When spans move ---------------------------------------------------------------------------
+  /// A thread keeps owning spans that it has used up, up to so many bytes,
+  /// beside its current spans.
   static constexpr std::size_t kUsedUpBytes = 512 * kKiB;
   /// How many bytes of cached large spans a thread keeps.
   static constexpr std::size_t kCachedLargeBytes = 1 * kMiB;
-  /// A shared span becomes partial when so many thousandths of its blocks are free: 1/8. The paper's 80 %
-  /// keeps spans nearly full for long, which costs memory; below 1/8 a span that is owned again does not
-  /// repay its slow path.
+  /// A shared span becomes partial when so many thousandths of its blocks are free: 1/8. The
+  /// paper's 80 % keeps spans nearly full for long, which costs memory; below 1/8 a span that is
+  /// owned again does not repay its slow path.
   static constexpr std::uint32_t kPartialPermille = 125;
   /// Frees of other threads' blocks wait in batches, one a span, of up to so many.
   static constexpr std::uint32_t kMaxBatch = 32;
-  /// In all threads' batches together there are up to so many bytes, an equal part for each thread. Nobody
-  /// can use them before they are flushed, and a thread may stop running first.
+  /// In all threads' batches together there are up to so many bytes, an equal part for each thread.
+  /// Nobody can use them before they are flushed, and a thread may stop running first.
   static constexpr std::size_t kBatchBytes = 32 * kMiB;
-  /// What a row of the pool keeps for a shard until the next decay epoch; what exceeds it goes down to the
-  /// page layer. It is so much that a program whose live memory comes and goes by tens of MiB finds its spans
-  /// as it left them. A request for another size gets their memory before clean memory is touched
-  /// (Heap::drain_for). Spans of one block have many rows, and one program uses them all: each keeps less.
+  /// What a row of the pool keeps for a shard until the next decay epoch; what exceeds it goes down
+  /// to the page layer. It is so much that a program whose live memory comes and goes by tens of
+  /// MiB finds its spans as it left them. A request for another size gets their memory before clean
+  /// memory is touched (Heap::drain_for). Spans of one block have many rows, and one program uses
+  /// them all: each keeps less.
   static constexpr std::size_t kPoolBytesARow = 64 * kMiB;
   static constexpr std::size_t kPoolBytesARowOfSingles = 512 * kKiB;  // or one span
-  /// A smaller block that must move is copied: to move its pages out of the arena costs system calls, and
-  /// makes it a mapping of its own for the rest of its life.
+  /// A smaller block that must move is copied: to move its pages out of the arena costs system
+  /// calls, and makes it a mapping of its own for the rest of its life.
   static constexpr std::size_t kMoveAtLeast = 1 * kMiB;
 };
 

@@ -1,28 +1,36 @@
-// The standard engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
+// The standard engine: the short paths of malloc and free, and what an engine
+// offers (engines/engine.hpp).
 //
-//   allocate               hit: pops the list of the class's current span (allocate_larger: above 1,152 B)
+//   allocate               hit: pops the list of the class's current span (allocate_larger: above
+//                          1,152 B)
 //   allocate_missed        else:
-//     allocate_last        hands out the last block of the list, and refills it with what the span has
-//     allocate_class       no block: refill() takes the span's untouched blocks or remote list, or a used-up
-//                          span. Else the current span becomes used up (and the oldest used-up ones shared),
-//                          and find_span() finds another: collects delayed spans, then takes a partial one of
-//                          the thread's own, an abandoned one, a loan, or what Heap::take_span() has
+//     allocate_last        hands out the last block of the list, and refills it with what the span
+//                          has
+//     allocate_class       no block: refill() takes the span's untouched blocks or remote list, or
+//                          a used-up span. Else the current span becomes used up (and the oldest
+//                          used-up ones shared), and find_span() finds another: collects delayed
+//                          spans, then takes a partial one of the thread's own, an abandoned one, a
+//                          loan, or what Heap::take_span() has
 //
-//   deallocate             hit: the map shows a span of the thread's own: pushes on its list, and counts
+//   deallocate             hit: the map shows a span of the thread's own: pushes on its list, and
+//                          counts
 //     look_after           the count is at its end: collect_own(), or flush_batch()
 //   deallocate_missed      else: caches a span of one block
-//     deallocate_single    there is no room: older cached large spans go to the pool, or the span does
-//     deallocate_others    another thread's span: the first free goes to it at once, by free_into_owned(), or
-//                          free_to_span() and SpanProtocol::free_remote(); the second one begins a remote
-//                          batch (add_to_batch()), with which the next frees into the span are short, too
+//     deallocate_single    there is no room: older cached large spans go to the pool, or the span
+//                          does
+//     deallocate_others    another thread's span: the first free goes to it at once, by
+//                          free_into_owned(), or free_to_span() and SpanProtocol::free_remote();
+//                          the second one begins a remote batch (add_to_batch()), with which the
+//                          next frees into the span are short, too
 //     deallocate_by_record all else (of no span's block: deallocate_outside_spans())
 //       deallocate_own     the thread's own span, which the map did not show
 //       deallocate_remote  another heap's span, a large object, or a thread without a cache record
 //
-// A span has one list of free blocks, in its record: malloc pops the list of the class's current span, free
-// pushes on the list of the thread's span that the block lies in. So a free asks neither for a block's class
-// nor whether its span is current: the map (thread_map.hpp) leads from the address to the span's record,
-// where one multiplication tells whether this is a block of the span that was handed out.
+// A span has one list of free blocks, in its record: malloc pops the list of the class's current
+// span, free pushes on the list of the thread's span that the block lies in. So a free asks
+// neither for a block's class nor whether its span is current: the map (thread_map.hpp) leads from
+// the address to the span's record, where one multiplication tells whether this is a block of the
+// span that was handed out.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +74,8 @@ class ThreadCache : public ThreadState<Config> {
   static constexpr std::uint32_t kLooksAtCurrent = 2;
   // A thread that has not read the clock for so long reads it again soon.
   static constexpr std::uint64_t kSeldomMs = 64;
-  // So many misses come between two looks for current spans that have rested; so many spans a look takes.
+  // So many misses come between two looks for current spans that have rested; so
+  // many spans a look takes.
   static constexpr std::uint32_t kMissesALook = 16;
   static constexpr unsigned kCurrentSpansALook = 8;
   // Abandoned spans that one miss counts when that is due: a bound on its time.
@@ -74,7 +83,8 @@ class ThreadCache : public ThreadState<Config> {
   // Blocks of a page and more that are carved at a time where that costs no page fault.
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
   static constexpr std::uint32_t kSearchesACollection =
-      8;                                               // each 8th search for a span collects delayed ones
+      // Each 8th search for a span collects delayed ones
+      8;
   static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or as many as make a span partial
   static constexpr std::uint32_t kLookedAtAMiss = 64;  // abandoned spans of each class and list
   // How many parts of an epoch's work the background thread does before it waits again.
@@ -82,11 +92,11 @@ class ThreadCache : public ThreadState<Config> {
 
  public:
   using State::exited, State::exit_round, State::heap, State::current, State::owned_identity,
-      State::is_owned_here, State::is_mine, State::cache, State::lone_frees, State::misses, State::map,
-      State::pages;
+      State::is_owned_here, State::is_mine, State::cache, State::lone_frees, State::misses,
+      State::map, State::pages;
   using State::State;
 
-  // --- Short paths -----------------------------------------------------------------------------------------
+  // --- Short paths -------------------------------------------------------------------------------
 
   /// Any n.
   template <OutOfMemory Policy = ReturnNull>
@@ -97,8 +107,8 @@ class ThreadCache : public ThreadState<Config> {
     Block* block = target.free_list.load_relaxed();
     keep_in_result_register(block);
     const std::uint64_t link = link_of(block);
-    // The link tells: this is the list's last block, or no block, or a block that was handed out already, or
-    // the program has overwritten the link.
+    // The link tells: this is the list's last block, or no block, or a block that was handed out
+    // already, or the program has overwritten the link.
     if (SPANALLOC_UNLIKELY(!leads_to_block(link, kSlice))) return allocate_missed<Policy>(n, *this);
     target.free_list.store_relaxed(block_behind(block, link));
     release_link(block);
@@ -111,7 +121,8 @@ class ThreadCache : public ThreadState<Config> {
     FreeTargetPointer target(*map, a);
     if (SPANALLOC_UNLIKELY((a - target->blocks.base.read_own()) * target->blocks.magic.read_own() >=
                            target->blocks.limit.read_own())) {
-      return deallocate_missed(p, *this);  // of no span of the thread's, or its entry is overwritten
+      // Of no span of the thread's, or its entry is overwritten
+      return deallocate_missed(p, *this);
     }
     const Difference link = difference(address_of(target->free_list.load_relaxed()), a);
     if (SPANALLOC_UNLIKELY(link.none)) return deallocate_missed(p, *this);  // freed twice
@@ -120,7 +131,7 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(push_freed(target, block, link.bits))) return look_after(p, *this);
   }
 
-  // --- What else an engine offers; see engines/engine.hpp --------------------------------------------------
+  // --- What else an engine offers; see engines/engine.hpp ----------------------------------------
 
   void* allocate_aligned(std::size_t n, std::size_t alignment);
   void* allocate_larger_aligned(std::size_t n, std::size_t alignment);
@@ -136,7 +147,7 @@ class ThreadCache : public ThreadState<Config> {
   /// Does all the work of a decay epoch that is due. False: there was nothing to give back.
   bool pass_epochs();
 
-  // --- The thread's beginning and end ----------------------------------------------------------------------
+  // --- The thread's beginning and end ------------------------------------------------------------
 
   /// Takes a cache record. False: there is none, or no memory for it.
   bool attach();
@@ -148,7 +159,8 @@ class ThreadCache : public ThreadState<Config> {
   static void on_thread_exit(void* state);
 
  private:
-  // Where a miss goes. The argument comes first: it is in that register already, so no path moves it.
+  // Where a miss goes. The argument comes first: it is in that register
+  // already, so no path moves it.
   template <class Policy>
   [[gnu::noinline]] static void* allocate_larger(std::size_t n, ThreadCache& self);
   template <class Policy>
@@ -156,7 +168,8 @@ class ThreadCache : public ThreadState<Config> {
   template <class Policy>
   [[gnu::noinline]] static void* allocate_missed(std::size_t n, ThreadCache& self);
   void set_current(ClassId c, SpanRef span);
-  /// Pops the last block of the current span's list, which the short path leaves, and refills the list.
+  /// Pops the last block of the current span's list, which the short path
+  /// leaves, and refills the list.
   Block* allocate_last(ClassId c);
   /// A block of class c, the request's class. nullptr: memory is out.
   void* allocate_class(ClassId c, Request request);
@@ -197,15 +210,18 @@ class ThreadCache : public ThreadState<Config> {
     if (cache != nullptr && SPANALLOC_UNLIKELY(cache->batches.holding != 0)) flush_next_batch();
   }
   void flush_next_batch();
-  SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
-  /// The block to be freed has a link where the program's first word is: almost surely it is on a list.
+  SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) {
+    os::fatal("double free of", p);
+  }
+  /// The block to be freed has a link where the program's first word is:
+  /// almost surely it is on a list.
   static bool looks_free(const Block* block) {
     return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
   }
   static void deallocate_suspect(void* p, ThreadCache& self, SpanRef span);
 
-  /// Where an address lies: the look-up of all but the short paths. Relaxed: the class, and whether this
-  /// thread is the owner, do not change as long as the caller's block is out.
+  /// Where an address lies: the look-up of all but the short paths. Relaxed: the class, and whether
+  /// this thread is the owner, do not change as long as the caller's block is out.
   struct Location {
     SpanRef span;           ///< the span of the slice that the address lies in
     SpanWord word{};        ///< the span's, if there is a span
@@ -219,21 +235,24 @@ class ThreadCache : public ThreadState<Config> {
     return address_of(p) - address_of(pages->address(span.number));
   }
 
-  /// What the program wanted to do with an address that is no block's, and where the address lies: in a live
-  /// block (or between blocks of one span); where a live span has had no block yet; in free memory that was a
-  /// block's; in free memory where no block has begun; in memory that the arena does not give out now.
+  /// What the program wanted to do with an address that is no block's, and where the address lies:
+  /// in a live block (or between blocks of one span); where a live span has had no block yet; in
+  /// free memory that was a block's; in free memory where no block has begun; in memory that the
+  /// arena does not give out now.
   enum class Misuse { kFree, kAskSize };
   enum class Where { kInsideBlock, kUntouched, kFreedBlock, kFreeMemory, kNoMemory };
   [[noreturn]] void bad_pointer(const void* p, Misuse misuse);
   Where where_is(const void* p);
   bool is_untouched(std::uintptr_t a, SpanRef span);
   bool is_newest_free(const void* p, const Location& at);
-  /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of ours.
-  /// `has_record`: p lies in a slice that has a record.
+  /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
+  /// ours. `has_record`: p lies in a slice that has a record.
   static void deallocate_outside_spans(void* p, ThreadCache& self, bool has_record);
 
   // This thread's cache record, taken if it has none; nullptr: there is none to be had.
-  CacheRecord* record_of_thread() { return SPANALLOC_LIKELY(cache != nullptr) || attach() ? cache : nullptr; }
+  CacheRecord* record_of_thread() {
+    return SPANALLOC_LIKELY(cache != nullptr) || attach() ? cache : nullptr;
+  }
   void detach_if_exited() {
     if (SPANALLOC_UNLIKELY(exited) && cache != nullptr) detach();
   }
@@ -248,11 +267,14 @@ class ThreadCache : public ThreadState<Config> {
     return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
   Atomic<Block*>& list_of(ClassId c) { return current[index_of(c)]->free_list; }
-  static SliceCount slices_for(std::size_t bytes) { return {(bytes + kSlice - 1) >> Config::kSliceBits}; }
+  static SliceCount slices_for(std::size_t bytes) {
+    return {(bytes + kSlice - 1) >> Config::kSliceBits};
+  }
   // How many bytes of a block of that class in that span the program may use.
   std::size_t block_bytes(ClassId c, SpanRef span) {
     if (!Classes::has_one_block(c)) return Classes::info(c).block_size;
-    return Singles::bytes(span->shown.base.load_relaxed(), c, slices_of_single(c, span).count * kSlice);
+    return Singles::bytes(span->shown.base.load_relaxed(), c,
+                          slices_of_single(c, span).count * kSlice);
   }
   SliceCount slices_of_single(ClassId c, SpanRef span) const {
     return c == Classes::kHuge ? pages->slices_of(span) : SliceCount{Classes::info(c).slices};
@@ -263,7 +285,8 @@ class ThreadCache : public ThreadState<Config> {
     return block_bytes(span->class_id(), span);
   }
 
-  /// What a block begins with: a copy of `bytes` bytes, or as many zeros if there is nothing to copy.
+  /// What a block begins with: a copy of `bytes` bytes, or as many zeros if
+  /// there is nothing to copy.
   struct Fill {
     const void* from = nullptr;
     std::size_t bytes = 0;
@@ -286,7 +309,8 @@ class ThreadCache : public ThreadState<Config> {
   void* hand_out(const FreshSpan& fresh, ClassId c, Request request, const Fill& fill);
   void* resize_single(SpanRef span, std::size_t n, SliceCount old);
   static bool keeps_its_room(SpanRef span, SliceCount slices, SliceCount old);
-  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, SliceCount slices, SliceCount old);
+  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, SliceCount slices,
+                                     SliceCount old);
   /// The place of a live block. If that says "no block", the block is outside the arena.
   Location locate_live(const void* p);
   Resized resize_outside(void* p, std::size_t usable, std::size_t n);
@@ -313,13 +337,13 @@ class ThreadCache : public ThreadState<Config> {
   static void expect_emptying(SpanRef span, const ClassInfo& info, std::uint32_t out);
   void add_list(SpanRef span, BlockOffset remotes);
   void join_used_up(ClassId c, SpanRef span);
-  /// A thread that needs neither pool nor arena reads the clock now and then: others' free memory must be
-  /// purged.
+  /// A thread that needs neither pool nor arena reads the clock now and then: others'
+  /// free memory must be purged.
   void pass_by_clock(CacheRecord& mine) {
     if (SPANALLOC_UNLIKELY(++mine.events % 64 == 0)) read_clock();
   }
-  /// True: read it soon again, because there is more to do or the thread reads it seldom. The current span of
-  /// class `busy` stays.
+  /// True: read it soon again, because there is more to do or the thread reads it seldom. The
+  /// current span of class `busy` stays.
   bool read_clock();
   bool read_clock(ClassId busy);
   void share_unused(std::uint64_t now, ClassId busy);
@@ -372,7 +396,8 @@ class ThreadCache : public ThreadState<Config> {
 
 }  // namespace standard
 
-/// The engine of a config. Its state is the default heap of that config, on a page layer of its own.
+/// The engine of a config. Its state is the default heap of that config, on
+/// a page layer of its own.
 template <class Config>
 class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
@@ -394,7 +419,9 @@ class StandardEngineOf {
   SPANALLOC_INLINE static void* allocate_aligned(std::size_t n, std::size_t alignment) {
     return thread_cache.allocate_aligned(n, alignment);
   }
-  SPANALLOC_INLINE static void* allocate_zeroed(std::size_t n) { return thread_cache.allocate_zeroed(n); }
+  SPANALLOC_INLINE static void* allocate_zeroed(std::size_t n) {
+    return thread_cache.allocate_zeroed(n);
+  }
   static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
     return thread_cache.allocate_copy(n, from, bytes);
   }
@@ -407,7 +434,8 @@ class StandardEngineOf {
   static bool trim() { return thread_cache.trim(); }
   static EngineStatistics statistics() { return heap.statistics(); }
 
-  /// Called around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
+  /// Called around what may be another library's code in the middle of a
+  /// call; see os/kernel_call.hpp.
   static void hide_thread(os::HiddenThread& room) { thread_cache.hide(*new (room.room) Hidden); }
   static void show_thread(const os::HiddenThread& room) {
     thread_cache.show(*reinterpret_cast<const Hidden*>(room.room));
@@ -420,12 +448,14 @@ class StandardEngineOf {
 
   /// The background thread's body: passes the decay epochs when no other thread does.
   static void pass_epochs_in_background() {
-    for (unsigned idle = 0; pages.wait_for_epoch(idle);) idle = thread_cache.pass_epochs() ? 0 : idle + 1;
+    for (unsigned idle = 0; pages.wait_for_epoch(idle);)
+      idle = thread_cache.pass_epochs() ? 0 : idle + 1;
   }
 
   // The default heap, its page layer, and the calling thread's cache for it.
   static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child,
-                                      &standard::ForkRecovery<Config>::let_go, &pass_epochs_in_background};
+                                      &standard::ForkRecovery<Config>::let_go,
+                                      &pass_epochs_in_background};
   static inline constinit Heap heap{pages, &ThreadCache::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local ThreadCache thread_cache{heap, pages};
   // Our other thread-local storage: 8 bytes of inside_without_cache, 4 of sync/spin_lock.hpp, 1 of

@@ -1,12 +1,13 @@
-// What a fork's child does about the threads that vanished: it ends their caches, finds or retires the spans
-// that they were working on, and counts these.
+// What a fork's child does about the threads that vanished: it ends their caches, finds or retires
+// the spans that they were working on, and counts these.
 //
-// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so every other thread may vanish at any
-// step. Mostly none of them was in a call. Then their caches are like those of threads that rest, and may
-// stay so: the first call of any thread that comes into a slow path abandons their spans. A child that
-// executes another program, or ends, never does it, because the kernel must copy each page that the child
-// writes to. So nothing is written to these caches; instead the calling thread's own say that their thread is
-// still there (PageLayer::forks). If a thread was in a call, all is put right at once, with a walk over the
+// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so every other thread may
+// vanish at any step. Mostly none of them was in a call. Then their caches are like those of
+// threads that rest, and may stay so: the first call of any thread that comes into a slow path
+// abandons their spans. A child that executes another program, or ends, never does it, because
+// the kernel must copy each page that the child writes to. So nothing is written to these
+// caches; instead the calling thread's own say that their thread is still there
+// (PageLayer::forks). If a thread was in a call, all is put right at once, with a walk over the
 // records for the spans that it was working on.
 #pragma once
 
@@ -24,10 +25,10 @@
 
 namespace spanalloc::standard {
 
-/// The page layer in whose heaps the calling thread is in a call without a cache; its signal handlers read
-/// it, too. Of nested calls the innermost counts: a libc function called there may use another page layer's
-/// heap (pthread_setspecific may allocate), and a handler that forks in there recovers the outer layer at
-/// once. That does no harm: the outer call works on no span then.
+/// The page layer in whose heaps the calling thread is in a call without a cache; its signal
+/// handlers read it, too. Of nested calls the innermost counts: a libc function called there may
+/// use another page layer's heap (pthread_setspecific may allocate), and a handler that forks in
+/// there recovers the outer layer at once. That does no harm: the outer call works on no span then.
 SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_cache{nullptr};
 
 template <class Config>
@@ -37,7 +38,8 @@ class ForkRecovery {
   using Heap = standard::Heap<Config>;
 
  public:
-  /// In the child, first of all. Puts the heaps right, or leaves that to the end of the interrupted call.
+  /// In the child, first of all. Puts the heaps right, or leaves that to the end
+  /// of the interrupted call.
   SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.start_lock.abandon_if_owner_died();
@@ -50,9 +52,9 @@ class ForkRecovery {
     recover_if_outside(pages);
   }
 
-  /// Before a misuse is reported: counts the calling thread as outside, wherever it is. Misuse is found only
-  /// where what locks guard is whole. (A call without a cache stays counted: the next child looks for its
-  /// work.)
+  /// Before a misuse is reported: counts the calling thread as outside, wherever it is. Misuse is
+  /// found only where what locks guard is whole. (A call without a cache stays counted: the next
+  /// child looks for its work.)
   SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.leave_locks();
@@ -64,10 +66,11 @@ class ForkRecovery {
       if (pages.is_mine(cache.number)) cache.inside.store_release(0);
       any_vanished = any_vanished || pages.has_vanished(cache);
     });
-    // This thread may have been abandoning vanished threads' spans. (If another thread is at it, the next
-    // waits at each cache.)
+    // This thread may have been abandoning vanished threads' spans. (If another thread is at it,
+    // the next waits at each cache.)
     std::uint32_t nothing = 0;
-    if (any_vanished) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
+    if (any_vanished)
+      pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
 
   /// Does nothing while a call of the calling thread is interrupted; that call does it at its end.
@@ -79,16 +82,17 @@ class ForkRecovery {
     if (!inside) recover(pages);
   }
 
-  /// The caller has entered the heap and holds no lock. If another thread is at it, the caller does not wait:
-  /// the caches that are left are like those of threads that rest.
+  /// The caller has entered the heap and holds no lock. If another thread is at it, the caller does
+  /// not wait: the caches that are left are like those of threads that rest.
   SPANALLOC_COLD static void abandon_for_vanished_threads(Pages& pages) {
-    // One thread at a time. If it forks meanwhile, the child finds one inside, and puts all right at once.
+    // One thread at a time. If it forks meanwhile, the child finds one inside,
+    // and puts all right at once.
     std::uint32_t due = Pages::kAbandonIsDue;
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
     pages.for_each_cache([&](CacheRecord& cache) {
       if (!pages.has_vanished(cache)) return;
-      // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits for this
-      // lock, or has had it: then the cache ended with the heap.
+      // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits
+      // for this lock, or has had it: then the cache ended with the heap.
       const LockGuard guard(pages.purge_lock);
       Heap* const heap = pages.heap_or_none(cache.heap.load_relaxed());
       if (heap == nullptr || !heap->is_started() || !pages.has_vanished(cache)) return;
@@ -101,8 +105,8 @@ class ForkRecovery {
   // The calling thread is alone and in no call of its own.
   SPANALLOC_COLD static void recover(Pages& pages) {
     const void* outer = inside_without_cache.load_relaxed();
-    // If a signal handler forks meanwhile, its child's recovery is left to this one, which goes on in that
-    // child: there was no second thread that could vanish.
+    // If a signal handler forks meanwhile, its child's recovery is left to this one, which goes on
+    // in that child: there was no second thread that could vanish.
     while (pages.recovery_is_due.load_relaxed() == Pages::kRecoveryIsDue) {
       inside_without_cache.store_relaxed(&pages);
       pages.recovery_is_due.store_relaxed(0);
@@ -113,8 +117,8 @@ class ForkRecovery {
 
   SPANALLOC_COLD static void put_right(Pages& pages) {
     const bool cut_short = vanished_threads_were_inside(pages);
-    // These two locks guard nothing that can be half changed and matter: a start is made again, the arena
-    // purges.
+    // These two locks guard nothing that can be half changed and matter: a start is made
+    // again, the arena purges.
     for (WakingLock* lock : {&pages.start_lock, &pages.purge_lock}) {
       if (lock->owner_died()) lock->reset();
     }
@@ -134,8 +138,8 @@ class ForkRecovery {
       return cache.thread.load_relaxed() == 0 && !cache.is_abandoned_list();
     });
     pages.lists_repaired = false;
-    // Last, because this may end in a report, and be left by a jump. The caches that are left then are
-    // treated as if no thread had been inside.
+    // Last, because this may end in a report, and be left by a jump. The caches that are left then
+    // are treated as if no thread had been inside.
     pages.for_each_cache([&](CacheRecord& cache) {
       if (!pages.has_vanished(cache)) return;
       any_left = !cut_short;
@@ -145,7 +149,8 @@ class ForkRecovery {
     });
     // If a signal handler has forked meanwhile, that stays due, and all of this is done once more.
     std::uint32_t nothing = 0;
-    if (any_left) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
+    if (any_left)
+      pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
 
   static void count_calls_anew(Pages& pages) {
@@ -165,8 +170,9 @@ class ForkRecovery {
     return inside;
   }
 
-  // Takes spans whose claimers vanished off their lists. Spans that vanished threads were working on are in
-  // no stack of a pool; so the pools are emptied, and ranges whose record says "free" are the arena's.
+  // Takes spans whose claimers vanished off their lists. Spans that vanished threads were
+  // working on are in no stack of a pool; so the pools are emptied, and ranges whose record
+  // says "free" are the arena's.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
     SpanProtocol<Pages> protocol(pages);
     pages.for_each_cache([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
@@ -188,9 +194,10 @@ class ForkRecovery {
         retire_current_span(pages, span);
         // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
-                 (word.is_delayed() && span->list != ListId::kNone && protocol.collect_on_list(span))) {
-        // (A record that was never used names cache 0. That may not exist yet: its first thread may have
-        // vanished while it made the cache.)
+                 (word.is_delayed() && span->list != ListId::kNone &&
+                  protocol.collect_on_list(span))) {
+        // (A record that was never used names cache 0. That may not exist yet: its first thread may
+        // have vanished while it made the cache.)
         if (pages.was_used(word.owner())) pages.has_left(pages.cache(word.owner()), span);
         // (A cached large span is the arena's now, too, whatever place may still name it.)
         if (word.state() == SpanState::kFree) span->word.store_relaxed(kCachedTaken.bits);
@@ -199,13 +206,15 @@ class ForkRecovery {
     });
   }
 
-  // Retires a span that is in no place: its thread was about to take or leave it. It never becomes empty,
-  // whatever is on its lists. Frees into it still work: an abandoned list owns it, but does not list it.
+  // Retires a span that is in no place: its thread was about to take or leave it. It never
+  // becomes empty, whatever is on its lists. Frees into it still work: an abandoned list owns
+  // it, but does not list it.
   SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
     const CacheNumber new_owner = heap.abandoned_lists().numbers[0];
     {
-      // Others may free into the span, and borrow what was freed; that happens under the lock of its owner.
+      // Others may free into the span, and borrow what was freed; that happens
+      // under the lock of its owner.
       const typename Heap::Protocol::CacheGuard guard(heap.protocol(), span->load_word().owner());
       span->list = ListId::kNone;
       span->retired = true;
@@ -219,8 +228,10 @@ class ForkRecovery {
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
-  // The span's lists hold all its free blocks: a block gets its link before it is listed, and loses it after.
-  SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache, SpanRef span) {
+  // The span's lists hold all its free blocks: a block gets its link before it is
+  // listed, and loses it after.
+  SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache,
+                                                SpanRef span) {
     const ClassInfo& info = Pages::Classes::info(span->class_id());
     const std::uint32_t carved = span->carved.load_relaxed();
     pages.clear_links_of_purged(span);
@@ -252,9 +263,11 @@ class ForkRecovery {
       // First: after a fork from here the child must not find them twice.
       loan.free_list.store_release(no_block());
       if (length.blocks == 0 || !length.whole) return;
-      const BlockOffset mark = as_block_offset(address_of(list) - address_of(pages.address(span.number)));
+      const BlockOffset mark =
+          as_block_offset(address_of(list) - address_of(pages.address(span.number)));
       const auto link = [&](BlockOffset head) {
-        link_to(length.last, head == BlockOffset::kNone ? no_block() : pages.block_at_offset(span, head));
+        link_to(length.last,
+                head == BlockOffset::kNone ? no_block() : pages.block_at_offset(span, head));
       };
       if (heap.protocol().free_remote(span, mark, length.blocks, link) == Freed::kEmptied) {
         heap.put_in_pool(span, 0);
@@ -262,14 +275,16 @@ class ForkRecovery {
     });
   }
 
-  // Does to what other threads may reach only what the thread would do at its end. If a fork interrupts this,
-  // the child does it again; steps that were done need not be done twice.
-  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, Heap& heap, CacheRecord& cache) {
+  // Does to what other threads may reach only what the thread would do at its end. If a fork
+  // interrupts this, the child does it again; steps that were done need not be done twice.
+  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, Heap& heap,
+                                                         CacheRecord& cache) {
     // A span may be in two places, if its thread was moving it.
     const auto share = [&](SpanNumber number) {
       if (number == SpanNumber::kNone) return;
       const SpanRef span = pages.span(number);
-      if (span->load_word().is(cache.number, SpanState::kOwned)) share_current_span(pages, heap, cache, span);
+      if (span->load_word().is(cache.number, SpanState::kOwned))
+        share_current_span(pages, heap, cache, span);
     };
     for (unsigned i = 0; i < cache.used_up.kPlaces; ++i) share(cache.used_up.span(i));
     for (const Atomic<SpanNumber>& number : cache.current) share(number.load_relaxed());
@@ -278,20 +293,23 @@ class ForkRecovery {
     heap.take_large_spans(cache, 0);
     cache.large_spans.forget();
     pages.clear_map(cache);
-    heap.put_in_pool(heap.protocol().abandon_all(cache.number, heap.abandoned_lists().home_of(cache.number)),
-                     0);
+    heap.put_in_pool(
+        heap.protocol().abandon_all(cache.number, heap.abandoned_lists().home_of(cache.number)), 0);
   }
 };
 
-/// While it lives, the calling thread may have a span that is in no place, hold a lock, or be changing the
-/// arena's books. A fork's child draws two conclusions. It looks for what vanished threads that were in such
-/// a call had. And if a signal handler forks in such a call, the thread first returns from the call.
+/// While it lives, the calling thread may have a span that is in no place, hold a lock, or be
+/// changing the arena's books. A fork's child draws two conclusions. It looks for what vanished
+/// threads that were in such a call had. And if a signal handler forks in such a call, the thread
+/// first returns from the call.
 template <class Config>
 class [[nodiscard]] HeapCall {
  public:
-  // A fork's child sees the stores in this order: what follows the first two begins with a compare-and-swap
-  // that releases them, or with a lock or hold that tells as much; the last one is a release.
-  SPANALLOC_INLINE explicit HeapCall(ThreadState<Config>& state) : state_(state), cache_(state.cache) {
+  // A fork's child sees the stores in this order: what follows the first two begins with
+  // a compare-and-swap that releases them, or with a lock or hold that tells as much;
+  // the last one is a release.
+  SPANALLOC_INLINE explicit HeapCall(ThreadState<Config>& state)
+      : state_(state), cache_(state.cache) {
     if (SPANALLOC_LIKELY(cache_ != nullptr)) {
       outer_ = cache_->inside.load_relaxed();
       cache_->inside.store_relaxed(1);
@@ -312,8 +330,10 @@ class [[nodiscard]] HeapCall {
       // A cache that was given back meanwhile may be another thread's.
       if (SPANALLOC_LIKELY(cache_ == state_.cache)) cache_->inside.store_release(outer_);
     } else {
-      // Unless calls were counted anew since, in a child that was put right in the middle of this call.
-      if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >= 0)) {
+      // Unless calls were counted anew since, in a child that was put right in
+      // the middle of this call.
+      if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >=
+                           0)) {
         state_.pages->inside_without_cache.fetch_sub_acq_rel(1);
       }
       inside_without_cache.store_release(outer_layer_);

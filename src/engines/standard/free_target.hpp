@@ -1,4 +1,5 @@
-// All that a free must know of the span or batch that takes the block: one address test, one list, one count.
+// All that a free must know of the span or batch that takes the block: one address
+// test, one list, one count.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,12 @@
 
 namespace spanalloc::standard {
 
-/// Tells the starts of a span's blocks from all other addresses: (a - base) * magic < limit, modulo 2^64. The
-/// test is exact for every address (multiple_limit): it also tells whether `a` lies in the span at all.
-/// Zero-initialised, it accepts no address.
+/// Tells the starts of a span's blocks from all other addresses: (a - base) * magic < limit, modulo
+/// 2^64. The test is exact for every address (multiple_limit): it also tells whether `a` lies in
+/// the span at all. Zero-initialised, it accepts no address.
 struct BlockTest {
-  OwnersWord base;   ///< address of the span; in Span::shown of a span of one block: address of the block
+  /// Address of the span; in Span::shown of a span of one block: address of the block
+  OwnersWord base;
   OwnersWord magic;  ///< divisibility_magic of the block size; 1 for a span of one block
   OwnersWord limit;  ///< multiple_limit of the blocks that were ever handed out, or are about to be
 
@@ -37,15 +39,17 @@ struct FreeTarget {
   Atomic<std::uint32_t> left;  ///< the free that brings it to 0 is an event
 };
 
-/// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is. No lock, no
-/// read-modify-write. True: an event, for the caller to look at. From here on another thread may claim a
-/// shared span; the owner has it only if the protocol says so. `Pointer`: to a FreeTarget.
+/// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is.
+/// No lock, no read-modify-write. True: an event, for the caller to look at. From here on
+/// another thread may claim a shared span; the owner has it only if the protocol says so.
+/// `Pointer`: to a FreeTarget.
 template <class Pointer>
 SPANALLOC_INLINE bool push_freed(Pointer& target, Block* block, std::uint64_t link) {
   set_link(block, link);
   // Release: a fork's child that counts the list finds the link.
   target->free_list.store_release(block);
-  // Release: a thread that finds the span empty by this count passes its memory on, after all that we did.
+  // Release: a thread that finds the span empty by this count passes its memory
+  // on, after all that we did.
   return target->left.count_down_release();
 }
 

@@ -1,10 +1,10 @@
 // Decides how often a thread keeps an emptying current span that it might give up.
 //
-// ThreadCache::look_at_current() shares such a span, because its thread may be about to wait for long. A
-// program that frees and allocates in turn, a few dozen blocks at a time, would lose a span in each round and
-// look for another one at once. So if a class needs a span soon after it has given one up, its spans stay the
-// next 1, 3, 7 ... 127 times. If it needs one only later, the thread has waited in between, and the delay
-// goes back to 0.
+// ThreadCache::look_at_current() shares such a span, because its thread may be about to wait for
+// long. A program that frees and allocates in turn, a few dozen blocks at a time, would lose a span
+// in each round and look for another one at once. So if a class needs a span soon after it has
+// given one up, its spans stay the next 1, 3, 7 ... 127 times. If it needs one only later, the
+// thread has waited in between, and the delay goes back to 0.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class GiveUpDelay {
   void needs_again(ClassId c, std::uint64_t now_ms) {
     word_of(c) &= ~bit_of(c);
     std::uint8_t& worth = worth_[index_of(c)];
-    worth = now_ms - given_up_ms_ <= kSoonMs ? static_cast<std::uint8_t>((worth * 2 + 1) & kMost) : 0;
+    worth =
+        now_ms - given_up_ms_ <= kSoonMs ? static_cast<std::uint8_t>((worth * 2 + 1) & kMost) : 0;
     left_[index_of(c)] = worth;
   }
   void forget() {

@@ -1,19 +1,20 @@
 // A heap: the spans of its threads' caches, and the pool where empty spans wait, on a page layer.
 //
-//   thread cache (per thread)   -> span_protocol.hpp (lists and locks per cache): says which spans are empty
-//                               -> Heap::take_span / put_in_pool -> pool (lock-free)
-//                                                                -> page layer's arena (lock-free)
+//   thread cache (one a thread)
+//     -> span_protocol.hpp (lists under a lock, one a cache): says which spans are empty
+//     -> Heap::take_span / put_in_pool -> pool (lock-free) -> page layer's arena (lock-free)
 //
-// A pool is a bounded cache of spans, by size and shard, whose memory is dirty. Spans that it has no room for
-// go down to the arena. The arena merges them with their neighbours, so that memory freed at one size, in one
-// heap, serves every other. A request that the pool cannot serve looks for dirty memory first: in the arena,
-// in large spans that other threads keep, in this heap's pool for other sizes, in spans whose owners have not
-// noticed that they are empty. Then it takes clean memory that needs no system call, then drains the pools of
-// all heaps, and only then takes new address space. Memory that nobody wanted for the decay time is purged by
-// any thread that runs a slow path (or by a background thread, if the user asks for it).
+// A pool is a bounded cache of spans, by size and shard, whose memory is dirty. Spans that it has
+// no room for go down to the arena. The arena merges them with their neighbours, so that memory
+// freed at one size, in one heap, serves every other. A request that the pool cannot serve looks
+// for dirty memory first: in the arena, in large spans that other threads keep, in this heap's pool
+// for other sizes, in spans whose owners have not noticed that they are empty. Then it takes clean
+// memory that needs no system call, then drains the pools of all heaps, and only then takes new
+// address space. Memory that nobody wanted for the decay time is purged by any thread that runs a
+// slow path (or by a background thread, if the user asks for it).
 //
-// Objects above the largest class come from the arena directly. One that grows without room behind it may
-// move out; it is a mapping of its own from then on (PageLayer::outside).
+// Objects above the largest class come from the arena directly. One that grows without room behind
+// it may move out; it is a mapping of its own from then on (PageLayer::outside).
 #pragma once
 
 #include <cstddef>
@@ -44,7 +45,8 @@ struct FreshSpan {
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
-/// Thread-safe. Callers have entered the heap (HeapCall), but for the first two groups of functions.
+/// Thread-safe. Callers have entered the heap (HeapCall), but for the first
+/// two groups of functions.
 template <class Config>
 class Heap {
  public:
@@ -61,23 +63,26 @@ class Heap {
   constexpr Heap(Pages& pages, void (*thread_exit)(void*))
       : on_thread_exit(thread_exit), pages_(pages), protocol_(pages) {}
 
-  // --- Start and end ---------------------------------------------------------------------------------------
+  // --- Start and end -----------------------------------------------------------------------------
 
   /// Idempotent. False: the page layer has no room for another heap, or there is no memory at all.
   bool start() {
     if (SPANALLOC_LIKELY(is_started())) return true;
     return start_slow();
   }
-  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: sees what start() wrote
+  // Acquire: sees what start() wrote
+  bool is_started() const { return started_.load_acquire() != 0; }
 
-  /// Gives all spans of the heap back to the page layer, with every block that is still out, and its caches.
-  /// Nobody uses the heap or a block of it, now or later. (Other heaps may be in use.) The caller has entered
-  /// the heap (HeapCall): a fork's child finds it whole, or completes its end.
+  /// Gives all spans of the heap back to the page layer, with every block that is still
+  /// out, and its caches. Nobody uses the heap or a block of it, now or later. (Other heaps
+  /// may be in use.) The caller has entered the heap (HeapCall): a fork's child finds it
+  /// whole, or completes its end.
   void destroy() {
     if (!is_started()) return;
     take_all_large_spans(0);
     {
-      // Other heaps' threads come here only under this lock: to drain the pool, or steal from idle caches.
+      // Other heaps' threads come here only under this lock: to drain the pool,
+      // or steal from idle caches.
       LockGuard guard(pages_.purge_lock);
       // First: from here on a fork's child goes on with it.
       started_.store_release(0);
@@ -85,8 +90,9 @@ class Heap {
     }
     // Before the spans go to other heaps, because a fork's child takes the lists for true.
     pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
-    // Spans in use are told by their words. (A free span's record may be another heap's by now.) The word is
-    // read first, with acquire: a heap that begins to use a record writes its number there before the word.
+    // Spans in use are told by their words. (A free span's record may be another heap's by
+    // now.) The word is read first, with acquire: a heap that begins to use a record writes its
+    // number there before the word.
     pages_.arena.walk([this](std::uint32_t first, std::size_t slices, bool free) {
       const SpanRef span = pages_.span(SpanNumber{first});
       if (free || first + slices > index_of(pages_.end_of_spans())) return;
@@ -102,8 +108,8 @@ class Heap {
     LockGuard guard(pages_.purge_lock);
     leave();
   }
-  /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a vanished
-  /// thread, or undoes a start, which is made anew.
+  /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a
+  /// vanished thread, or undoes a start, which is made anew.
   void leave_if_not_started() {
     if (is_started()) return;
     pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
@@ -136,8 +142,8 @@ class Heap {
   bool has(SpanRef span) const { return owns_record(*span.record); }
   bool owns_record(const Span& span) const { return span.heap.load_relaxed() == number_; }
 
-  /// Of this heap, but for free memory, which is the page layer's and shown by each of its heaps. An
-  /// estimate: the walk over all span records stops nobody.
+  /// Of this heap, but for free memory, which is the page layer's and shown by each of its heaps.
+  /// An estimate: the walk over all span records stops nobody.
   EngineStatistics statistics() {
     EngineStatistics out;
     out.live_labs = live_caches.load_relaxed();
@@ -153,8 +159,9 @@ class Heap {
         return;
       }
       if (!has(span)) return;
-      // After the word, which says that the life with this class has begun. That may be another life than
-      // that of the range which the walk has seen: no more than this range is counted for it.
+      // After the word, which says that the life with this class has begun. That may be
+      // another life than that of the range which the walk has seen: no more than this
+      // range is counted for it.
       const ClassId c{span->shown_class.load_relaxed()};
       if (c == Classes::kHuge) {
         out.large_bytes += bytes;
@@ -173,23 +180,24 @@ class Heap {
     return out;
   }
 
-  // --- Taking spans ----------------------------------------------------------------------------------------
+  // --- Taking spans ------------------------------------------------------------------------------
 
   /// A span for class `c`; none: out of memory. The stacks of `shard` are tried first.
   FreshSpan take_span(ClassId c, unsigned shard);
   /// A span of kHuge for `slices` at a multiple of `alignment` slices; none: out of memory.
   FreshSpan take_large(SliceCount slices, std::size_t alignment, Reuse reuse);
 
-  /// For calloc: makes a large span that was just taken read as zero without touching it, if that is cheaper
-  /// than to clear it. False: clear it.
+  /// For calloc: makes a large span that was just taken read as zero without touching it, if that
+  /// is cheaper than to clear it. False: clear it.
   bool zero_by_purging(const FreshSpan& fresh, SliceCount slices);
 
-  /// In a span of one block, looks at the memory around the `bytes` of the block. If that is more than a
-  /// quarter of them, it is counted as idle, or purged if much is counted already. The caller has the span.
+  /// In a span of one block, looks at the memory around the `bytes` of the block. If that is
+  /// more than a quarter of them, it is counted as idle, or purged if much is counted already.
+  /// The caller has the span.
   void give_slack_back(SpanRef span, const char* block, std::size_t bytes, bool all_is_dirty);
-  /// Begins a life: writes the record of a span that was just taken, at last its word; from there on the span
-  /// is in use. It is owned and none of its blocks is carved, or it is shared and its one block is out.
-  /// Blocks begin at `offset` in the span.
+  /// Begins a life: writes the record of a span that was just taken, at last its word; from there
+  /// on the span is in use. It is owned and none of its blocks is carved, or it is shared and its
+  /// one block is out. Blocks begin at `offset` in the span.
   void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word, std::size_t offset = 0);
   /// begin_life() of an owned span; one whose last life was in the same class keeps its lists.
   OwnedSpan begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner);
@@ -201,11 +209,13 @@ class Heap {
     span->word.store_release(kSingleInUse.bits);  // release: as in begin_life()
   }
 
-  /// Makes a span of one block, of `old` slices, fit `slices` in its place. False: nothing has changed.
+  /// Makes a span of one block, of `old` slices, fit `slices` in its place.
+  /// False: nothing has changed.
   bool resize_in_place(SpanRef span, SliceCount old, SliceCount slices) {
     const std::uint32_t first = index_of(span.number);
-    const bool done = pages_.arena.resize_in_place(first, slices.count) ||
-                      (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
+    const bool done =
+        pages_.arena.resize_in_place(first, slices.count) ||
+        (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
     if (done && slices > old) count_taken(first + old.count, slices.count - old.count);
     if (done && slices < old) pages_.dirty_bound.given(old.count - slices.count, false);
     return done;
@@ -220,11 +230,12 @@ class Heap {
     span->room = static_cast<std::uint32_t>(Classes::info(c).virtual_span -
                                             span->shown.base.load_relaxed() % Classes::kSlice);
   }
-  /// Moves the block of a span of one block, of `old` slices, out of the arena, by moving its pages, so that
-  /// it has n bytes or more (the span has fewer), and frees the span. nullptr: refused, or a copy is cheaper.
+  /// Moves the block of a span of one block, of `old` slices, out of the arena, by moving its
+  /// pages, so that it has n bytes or more (the span has fewer), and frees the span. nullptr:
+  /// refused, or a copy is cheaper.
   void* move_out(SpanRef span, SliceCount old, std::size_t n);
 
-  // --- Returning spans -------------------------------------------------------------------------------------
+  // --- Returning spans ---------------------------------------------------------------------------
 
   /// Puts a span whose word says free, and which the caller has alone, on the stack of `shard`.
   void put_in_pool(SpanRef span, unsigned shard);
@@ -236,11 +247,12 @@ class Heap {
     purge_by_decay(now);
     return now >= pages_.next_purge.load_relaxed();
   }
-  /// Pools empty spans whose owners have not noticed it, from up to `at_most` caches. Returns how many.
+  /// Pools empty spans whose owners have not noticed it, from up to `at_most`
+  /// caches. Returns how many.
   std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard);
 
-  /// Takes a loan: the remote list of a span of class c that another cache owns, if it has so many blocks as
-  /// `at_least` says. Looks at some caches, in turn.
+  /// Takes a loan: the remote list of a span of class c that another cache owns, if it has so many
+  /// blocks as `at_least` says. Looks at some caches, in turn.
   struct Borrowed {
     SpanRef span;
     BlockOffset first = BlockOffset::kNone;
@@ -267,23 +279,27 @@ class Heap {
   /// Puts the cached large spans of a cache, if they are this heap's, into the pool.
   void take_large_spans(CacheRecord& cache, unsigned shard) {
     cache.large_spans.for_each([&](Span& span) {
-      if (owns_record(span) && cache.large_spans.take_away(span)) put_in_pool(cached_of_record(span), shard);
+      if (owns_record(span) && cache.large_spans.take_away(span))
+        put_in_pool(cached_of_record(span), shard);
     });
   }
   /// Puts the older half of the calling thread's cached large spans into the pool.
   void pool_older_large_spans(CacheRecord& cache, unsigned shard);
-  /// A span for class `c` of one block, from the shard's own stacks only. The calling thread's cache gets
-  /// more spans of that class at once, up to half of what it may have. None: the stacks are empty.
+  /// A span for class `c` of one block, from the shard's own stacks only. The calling
+  /// thread's cache gets more spans of that class at once, up to half of what it may have.
+  /// None: the stacks are empty.
   FreshSpan take_pooled_singles(ClassId c, CacheRecord& cache, unsigned shard);
-  /// take_large_spans() of all caches, or of `at_most` of them in turn, except those of thread `but_of`.
-  void take_all_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX, const void* but_of = nullptr);
+  /// take_large_spans() of all caches, or of `at_most` of them in turn, except
+  /// those of thread `but_of`.
+  void take_all_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX,
+                            const void* but_of = nullptr);
 
   /// The shard of the thread that has `cache` (nullptr: of a thread without one).
   unsigned shard_of(const CacheRecord* cache) const {
     return storage_->pool.shard_of(cache == nullptr ? 0 : index_of(cache->number));
   }
 
-  // --- Caches ----------------------------------------------------------------------------------------------
+  // --- Caches ------------------------------------------------------------------------------------
 
   /// A cache of this heap for the calling thread; nullptr when there is none left.
   CacheRecord* begin_cache() {
@@ -315,7 +331,8 @@ class Heap {
   Atomic<std::uint32_t> count_abandoned_due{0};
 
  private:
-  // Caches that a pool miss looks at: a thousand idle threads must not make each fresh span expensive.
+  // Caches that a pool miss looks at: a thousand idle threads must not make
+  // each fresh span expensive.
   static constexpr std::uint32_t kCachesAMiss = 16;
   // Caches whose owned spans a miss looks at for a loan; bounded like kCachesAMiss.
   static constexpr std::uint32_t kLendersAMiss = 16;
@@ -326,9 +343,11 @@ class Heap {
   static constexpr unsigned kShardsAMiss = 4;
   // What a shard's stacks must hold before they are drained for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;
-  // What a decay epoch drains at a time, in units of give_some_back() of some 250 instructions; bounded, too.
+  // What a decay epoch drains at a time, in units of give_some_back() of some 250
+  // instructions; bounded, too.
   static constexpr std::size_t kDrainedAnEpoch = 16;
-  // What a miss drains for each slice that it wants; more for large objects, whose slices must lie in a row.
+  // What a miss drains for each slice that it wants; more for large objects, whose
+  // slices must lie in a row.
   static constexpr std::size_t kDrainedAMiss = 12;
   static constexpr std::size_t kDrainedForLarge = 32;
   // In PartialPurge's units: a record, and the arena's word for it, that are in no CPU cache.
@@ -337,9 +356,11 @@ class Heap {
   static constexpr std::size_t kPartsPurgedAnEpoch = 1u << 16;
   // Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostOutside = 16384;
-  // From this size on large blocks are looked at: is little of them in memory? (That takes some 2 us.)
+  // From this size on large blocks are looked at: is little of them in
+  // memory? (That takes some 2 us.)
   static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kSlice;
-  // What exceeds the bound on dirty memory is purged by the frees that follow, at least so much at a time.
+  // What exceeds the bound on dirty memory is purged by the frees that follow, at
+  // least so much at a time.
   static constexpr std::size_t kPurgedAFree = 4 * kMiB / Classes::kSlice;
   // Slices that one free may purge: a bound on its time.
   static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kSlice;
@@ -355,8 +376,11 @@ class Heap {
     return cache.heap.load_relaxed() == number_ &&
            (cache.thread.load_relaxed() != 0 || cache.is_abandoned_list());
   }
-  // Asked without the lock: true is certain. (There may be many such caches. This heap's stay its own.)
-  bool is_of_another_heap(const CacheRecord& cache) const { return cache.heap.load_relaxed() != number_; }
+  // Asked without the lock: true is certain. (There may be many such caches.
+  // This heap's stay its own.)
+  bool is_of_another_heap(const CacheRecord& cache) const {
+    return cache.heap.load_relaxed() != number_;
+  }
   void forget_lists(CacheRecord& cache) {
     if (is_of_another_heap(cache)) return;
     LockGuard guard(cache.lock);
@@ -429,9 +453,12 @@ class Heap {
   void retire(SpanRef span);
   [[noreturn]] static void block_in_use(InUse block);
   void give_pool_back();
-  // The stacks of a row of the pool: for spans put there in this decay epoch, and in the one before.
+  // The stacks of a row of the pool: for spans put there in this decay
+  // epoch, and in the one before.
   unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_epoch.load_relaxed(); }
-  unsigned old_stack(unsigned row) const { return 2 * row + (pages_.pool_epoch.load_relaxed() ^ 1); }
+  unsigned old_stack(unsigned row) const {
+    return 2 * row + (pages_.pool_epoch.load_relaxed() ^ 1);
+  }
   SpanNumber get_local(unsigned row, unsigned shard) {
     const SpanNumber young = pool().get_local(young_stack(row), shard, pages_.pool_links());
     if (young != SpanNumber::kNone) return young;

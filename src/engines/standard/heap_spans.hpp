@@ -1,11 +1,12 @@
-// A heap's slow paths: where spans come from, where they go, and when free memory is purged; see heap.hpp.
+// A heap's slow paths: where spans come from, where they go, and when free memory
+// is purged; see heap.hpp.
 #pragma once
 
 #include "engines/standard/heap.hpp"
 
 namespace spanalloc::standard {
 
-// --- Start -------------------------------------------------------------------------------------------------
+// --- Start ---------------------------------------------------------------------------------------
 
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
@@ -19,13 +20,14 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   return true;
 }
 
-// With the first cache rather than with the heap: a process that never allocates writes to no cache record.
+// With the first cache rather than with the heap: a process that never allocates
+// writes to no cache record.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::make_abandoned_lists() {
   LockGuard guard(pages_.start_lock);
   if (has_abandoned_lists_.load_relaxed() != 0) return true;
-  // As many as threads can end at once on this machine, so that they do not wait for each other. Those that
-  // were made before a refusal serve the next try.
+  // As many as threads can end at once on this machine, so that they do not wait for each other.
+  // Those that were made before a refusal serve the next try.
   const std::uint32_t wanted =
       1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedLists::kMost));
   for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
@@ -43,7 +45,7 @@ SPANALLOC_COLD inline bool Heap<Config>::make_abandoned_lists() {
   return true;
 }
 
-// --- Taking spans ------------------------------------------------------------------------------------------
+// --- Taking spans --------------------------------------------------------------------------------
 
 template <class Config>
 inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned shard) {
@@ -56,8 +58,8 @@ inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned shard) {
   if (number == SpanNumber::kNone) return {};
   return as_pooled(number, c);
 }
-// A span that was just taken out of the pool for class c. A damaged one is retired and told first of all, and
-// counts as what it was.
+// A span that was just taken out of the pool for class c. A damaged one is retired and told first
+// of all, and counts as what it was.
 template <class Config>
 inline FreshSpan Heap<Config>::as_pooled(SpanNumber number, ClassId c) {
   FreshSpan fresh{pages_.span(number)};
@@ -95,8 +97,8 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, CacheRecord& cache
   return first;
 }
 
-// A span that was emptied leaves its class. (Nothing is ever carved in a span of one block; where one block
-// was carved, it is clear that it is back.)
+// A span that was emptied leaves its class. (Nothing is ever carved in a span of one block; where
+// one block was carved, it is clear that it is back.)
 template <class Config>
 inline typename Heap<Config>::InUse Heap<Config>::forget_blocks_or_retire(SpanRef span) {
   if (span->carved.load_relaxed() > 1) {
@@ -119,8 +121,8 @@ inline FreshSpan Heap<Config>::take_open(ClassId c, Reuse reuse) {
 template <class Config>
 inline FreshSpan Heap<Config>::take_dirty_or_open(ClassId c, unsigned shard) {
   if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
-  // Before clean memory is touched: what other threads keep that have freed such blocks, and may not run for
-  // long; and what the pool keeps for other sizes.
+  // Before clean memory is touched: what other threads keep that have freed such blocks, and may
+  // not run for long; and what the pool keeps for other sizes.
   if (Classes::has_one_block(c)) {
     take_all_large_spans(shard, kCachesAMiss, os::thread_id());
     if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
@@ -139,7 +141,8 @@ template <class Config>
 inline FreshSpan Heap<Config>::take_span(ClassId c, unsigned shard) {
   if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
   const FreshSpan fresh = take_from_arena(c, shard);
-  return Classes::has_one_block(c) && !fresh.is_pooled ? counted(fresh, Classes::info(c).slices) : fresh;
+  return Classes::has_one_block(c) && !fresh.is_pooled ? counted(fresh, Classes::info(c).slices)
+                                                       : fresh;
 }
 template <class Config>
 inline FreshSpan Heap<Config>::take_from_arena(ClassId c, unsigned shard) {
@@ -171,11 +174,12 @@ inline FreshSpan Heap<Config>::take_large(SliceCount slices, std::size_t alignme
   return counted(take_anyhow(slices, alignment), slices.count);
 }
 
-// For when the arena has no range of this size at hand. Drains the pools into it and takes more memory from
-// the system; if that is refused, tries everything else. That second time no other thread may drain, purge or
-// decommit: what it holds would be missing.
+// For when the arena has no range of this size at hand. Drains the pools into it and takes more
+// memory from the system; if that is refused, tries everything else. That second time no other
+// thread may drain, purge or decommit: what it holds would be missing.
 template <class Config>
-SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices, std::size_t alignment) {
+SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices,
+                                                          std::size_t alignment) {
   Arena& arena = pages_.arena;
   typename Arena::Taken taken;
   if (!arena.was_refused(slices.count, alignment)) {
@@ -183,7 +187,8 @@ SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices, std
       drain_all_pools();
       pages_.purge_lock.unlock();
     }
-    taken = arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
+    taken =
+        arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
   }
   if (taken.first == 0 && slices.count < arena.capacity() && alignment < arena.capacity()) {
     LockGuard guard(pages_.purge_lock);
@@ -192,26 +197,30 @@ SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices, std
       heap.take_all_large_spans(0);
       heap.drain_pool();
     });
-    taken = arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kDecommit);
+    taken = arena.take_growing(slices.count, alignment, pages_.records_reach(),
+                               Arena::Effort::kDecommit);
   }
   return as_fresh(pages_, taken);
 }
 
 // To clear pages that are not in memory would bring them there.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh, SliceCount slices) {
+SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh,
+                                                         SliceCount slices) {
   if (slices.count < kLookAtLeast) return false;
   const std::uint32_t first = index_of(fresh.span.number);
   LargeHabits& habits = pages_.large_habits;
-  if (!habits.wants_look_to_clear(slices.count)) return pages_.arena.purge_taken(first, slices.count);
+  if (!habits.wants_look_to_clear(slices.count))
+    return pages_.arena.purge_taken(first, slices.count);
   const std::size_t used = pages_.arena.sample_used(first, slices.count, LargeHabits::kUsed);
-  return habits.clears_by_purging(slices.count, used) && pages_.arena.purge_taken(first, slices.count);
+  return habits.clears_by_purging(slices.count, used) &&
+         pages_.arena.purge_taken(first, slices.count);
 }
 
-// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs nothing. In
-// memory that others had used, the part around the block would stay for as long as the block. To purge it
-// takes as long as to write to a page, and the next block of the span must do without those pages: so it
-// happens only where there is much of it.
+// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs
+// nothing. In memory that others had used, the part around the block would stay for as long as the
+// block. To purge it takes as long as to write to a page, and the next block of the span must do
+// without those pages: so it happens only where there is much of it.
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::give_slack_back(SpanRef span, const char* block,
                                                             std::size_t bytes, bool all_is_dirty) {
@@ -231,7 +240,8 @@ template <class Config>
   if (idle * 4 <= bytes) {
     idle = 0;
   } else if (const std::size_t live = pages_.dirty_bound.live() << Config::kSliceBits;
-             !pages_.slack_bound.has_room(live) && pages_.slack_bound.pays(idle, live, os::now_ms())) {
+             !pages_.slack_bound.has_room(live) &&
+             pages_.slack_bound.pays(idle, live, os::now_ms())) {
     for (const auto& [at, size] : {std::pair{begin, before}, std::pair{tail, behind}}) {
       if (size != 0 && arena.purge_part(first, slices, pointer_to(at), size)) idle -= size;
     }
@@ -240,7 +250,8 @@ template <class Config>
 }
 
 template <class Config>
-inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord word, std::size_t offset) {
+inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord word,
+                                     std::size_t offset) {
   const ClassInfo& info = Classes::info(c);
   const SpanRef span = fresh.span;
   SPANALLOC_ASSERT(span && span.number < pages_.end_of_spans());
@@ -251,7 +262,8 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   }
   const bool single = info.blocks <= 1;
   SPANALLOC_ASSERT(offset == 0 || single);
-  span->blocks.set(address_of(pages_.address(span.number)) + offset, single ? 1 : info.magic, single ? 1 : 0);
+  span->blocks.set(address_of(pages_.address(span.number)) + offset, single ? 1 : info.magic,
+                   single ? 1 : 0);
   span->shown.set(span->blocks);
   change_class(span, c);
   span->heap.store_relaxed(number_);
@@ -270,8 +282,8 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   span->word.store_release(word.bits);
 }
 
-// Nothing else changes in the record of a span of the same class: while the block is out, only a change of
-// its class writes there (change_class).
+// Nothing else changes in the record of a span of the same class: while the block is out, only a
+// change of its class writes there (change_class).
 template <class Config>
 inline void Heap<Config>::begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset) {
   SPANALLOC_ASSERT(Classes::has_one_block(c));
@@ -283,13 +295,15 @@ inline void Heap<Config>::begin_single_life(const FreshSpan& fresh, ClassId c, s
 }
 
 template <class Config>
-inline OwnedSpan Heap<Config>::begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner) {
+inline OwnedSpan Heap<Config>::begin_owned_life(const FreshSpan& fresh, ClassId c,
+                                                CacheNumber owner) {
   const SpanWord owned = SpanWord::make(owner, SpanState::kOwned, Classes::info(c).blocks);
   if (!fresh.has_blocks) {
     begin_life(fresh, c, owned);
     return {fresh.span};
   }
-  SPANALLOC_ASSERT(has(fresh.span) && fresh.span->class_id() == c && fresh.span->list == ListId::kNone);
+  SPANALLOC_ASSERT(has(fresh.span) && fresh.span->class_id() == c &&
+                   fresh.span->list == ListId::kNone);
   const SpanWord was = fresh.span->load_word();
   SPANALLOC_ASSERT(was.state() == SpanState::kFree);
   fresh.span->expect_frees_while_owned();
@@ -297,11 +311,12 @@ inline OwnedSpan Heap<Config>::begin_owned_life(const FreshSpan& fresh, ClassId 
   return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
 }
 
-// Whether to copy a growing block rather than to move its pages out. A block that grows by a quarter or more
-// is copied a few times in all. Into dirty memory that costs less than the page faults behind moved pages.
-// (Into clean memory it does not pay: such a copy dirties as much as it leaves behind.) Copying is also
-// better if a block of this size came back from outside: memory outside goes back to the kernel when it is
-// freed, and the next block would have all the page faults again.
+// Whether to copy a growing block rather than to move its pages out. A block that grows by a
+// quarter or more is copied a few times in all. Into dirty memory that costs less than the
+// page faults behind moved pages. (Into clean memory it does not pay: such a copy dirties as
+// much as it leaves behind.) Copying is also better if a block of this size came back from
+// outside: memory outside goes back to the kernel when it is freed, and the next block would
+// have all the page faults again.
 template <class Config>
 inline bool Heap<Config>::is_better_copied(SliceCount old, SliceCount slices) {
   if (slices.count <= old.count + old.count / 4) return false;
@@ -340,7 +355,7 @@ SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, SliceCount old,
   return static_cast<char*>(moved.to) + offset;
 }
 
-// --- Returning spans ---------------------------------------------------------------------------------------
+// --- Returning spans -----------------------------------------------------------------------------
 
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned shard) {
@@ -356,10 +371,12 @@ inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned shard) {
   for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
     const SpanRef span = pages_.span(number);
     number = span->next;
-    if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
+    if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr))
+      in_use = block;
   }
   if (SPANALLOC_UNLIKELY(in_use != nullptr)) block_in_use(in_use);
-  if (SPANALLOC_UNLIKELY(chain.damaged != SpanNumber::kNone)) pages_.corrupted(pages_.span(chain.damaged));
+  if (SPANALLOC_UNLIKELY(chain.damaged != SpanNumber::kNone))
+    pages_.corrupted(pages_.span(chain.damaged));
   purge_by_decay(os::now_ms());
 }
 
@@ -372,14 +389,16 @@ inline typename Heap<Config>::InUse Heap<Config>::pool_or_retire(SpanRef span, u
   if (const CacheNumber owner = span->load_word().owner(); owner != kNobody) {
     pages_.has_left(pages_.cache(owner), span);
   }
-  // (Only for spans of one block: to ask for the size of others costs the common case 15 instructions.)
+  // (Only for spans of one block: to ask for the size of others costs the
+  // common case 15 instructions.)
   const auto slices = [&] { return pages_.slices_of(span).count; };
   // Spans of kHuge have no row; nor has a span that a vanished thread was resizing at the fork.
   const bool odd = info.blocks == 1 && slices() != info.slices;
   if (odd || pages_.arena.is_at_limit() ||
       !pool().put_bounded(young_stack(info.pool_row), shard, span.number, most_young(info, shard),
                           pages_.pool_links())) {
-    if (const InUse block = forget_blocks_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr)) return block;
+    if (const InUse block = forget_blocks_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr))
+      return block;
     if (c == Classes::kHuge) {
       give_large(span, pages_.slices_of(span));
     } else {
@@ -392,7 +411,8 @@ inline typename Heap<Config>::InUse Heap<Config>::pool_or_retire(SpanRef span, u
 
 // Spans of one row that follow each other go into the pool in one step.
 template <class Config>
-[[gnu::noinline]] inline void Heap<Config>::pool_older_large_spans(CacheRecord& cache, unsigned shard) {
+[[gnu::noinline]] inline void Heap<Config>::pool_older_large_spans(CacheRecord& cache,
+                                                                   unsigned shard) {
   SpanNumber first = SpanNumber::kNone;
   SpanNumber last = SpanNumber::kNone;
   std::uint32_t count = 0;
@@ -428,8 +448,8 @@ template <class Config>
 
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::give_large(SpanRef span, SliceCount slices) {
-  pages_.give(
-      span, comes_back_sparse(span, slices) && pages_.arena.purge_taken(index_of(span.number), slices.count));
+  pages_.give(span, comes_back_sparse(span, slices) &&
+                        pages_.arena.purge_taken(index_of(span.number), slices.count));
   keep_dirty_bound(slices.count);
 }
 
@@ -437,12 +457,14 @@ SPANALLOC_COLD inline void Heap<Config>::give_large(SpanRef span, SliceCount sli
 template <class Config>
 inline bool Heap<Config>::comes_back_sparse(SpanRef span, SliceCount slices) {
   if (slices.count < kLookAtLeast || !pages_.large_habits.wants_look(slices.count)) return false;
-  const std::size_t used = pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
+  const std::size_t used =
+      pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
   return pages_.large_habits.gives_back(slices.count, used);
 }
 
-// After a free of so many slices. Twice as much can be purged, so that the bound is reached even while it
-// sinks with the live memory; and one free takes no longer than the kernel would to take the block back.
+// After a free of so many slices. Twice as much can be purged, so that the bound is reached
+// even while it sinks with the live memory; and one free takes no longer than the kernel
+// would to take the block back.
 template <class Config>
 inline void Heap<Config>::keep_dirty_bound(std::size_t slices) {
   const std::size_t excess = pages_.dirty_bound.excess();
@@ -454,8 +476,9 @@ inline void Heap<Config>::keep_dirty_bound(std::size_t slices) {
   pages_.purge_lock.unlock();
 }
 
-// Of a span that counts as empty. If a block was freed twice, and that was not noticed because its link was
-// overwritten or because it went on two lists, it counts twice: another block, without a link, may be out.
+// Of a span that counts as empty. If a block was freed twice, and that was not noticed because
+// its link was overwritten or because it went on two lists, it counts twice: another block,
+// without a link, may be out.
 template <class Config>
 [[gnu::noinline]] inline typename Heap<Config>::InUse Heap<Config>::look_for_use(SpanRef span) {
   const std::size_t size = Classes::info(span->class_id()).block_size;
@@ -467,8 +490,8 @@ template <class Config>
   // Most blocks are right: one test serves four.
   for (; left != 0; --left, block += size) {
     for (; left >= 4; left -= 4, block += 4 * size) {
-      const std::uint64_t all =
-          link_at(block) | link_at(block + size) | link_at(block + 2 * size) | link_at(block + 3 * size);
+      const std::uint64_t all = link_at(block) | link_at(block + size) | link_at(block + 2 * size) |
+                                link_at(block + 3 * size);
       if (SPANALLOC_UNLIKELY(!leads_to_block(all, span_bytes))) break;
     }
     if (left == 0) break;
@@ -480,7 +503,8 @@ template <class Config>
 
 // look_for_use() where blocks on purged pages have no link; only a wrong program uses those.
 template <class Config>
-SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_purged(SpanRef span) {
+SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_purged(
+    SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
   const std::uint64_t purged = span->purged.load_relaxed();
   for (std::uint32_t i = 0; i < span->carved.load_relaxed(); ++i) {
@@ -492,22 +516,26 @@ SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_bu
   return nullptr;
 }
 
-// Retires a span that the caller has alone: the program may still free the block in use. The span becomes
-// what a fork may leave behind, too: owned by an abandoned list, on no list, never served from, never empty.
+// Retires a span that the caller has alone: the program may still free the block in use. The
+// span becomes what a fork may leave behind, too: owned by an abandoned list, on no list, never
+// served from, never empty.
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::retire(SpanRef span) {
-  const SpanWord lost =
-      SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared, pages_.capacity(span->class_id()));
+  const SpanWord lost = SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared,
+                                       pages_.capacity(span->class_id()));
   span->free_list.store_relaxed(no_block());
   span->rest.store_relaxed(no_block());
   span->expect_frees(1);
   span->retired = true;
-  span->word.store_release(lost.with_delayed(true).bits);  // release: a thread that frees into it finds it so
+  // Release: a thread that frees into it finds it so
+  span->word.store_release(lost.with_delayed(true).bits);
 }
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(InUse block) {
-  os::fatal("a span was given back with a block in use (double free of another), or written to after free:",
-            block);
+  os::fatal(
+      "a span was given back with a block in use (double free of another), or written to after "
+      "free:",
+      block);
 }
 
 template <class Config>
@@ -518,8 +546,8 @@ SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
 }
 template <class Config>
 inline void Heap<Config>::give_stack_back(unsigned stack, unsigned shard) {
-  // (One at a time: a handler may leave a report by a jump.) As many as the stack holds, or more; spans that
-  // others put there meanwhile need not be waited for.
+  // (One at a time: a handler may leave a report by a jump.) As many as the stack holds, or more;
+  // spans that others put there meanwhile need not be waited for.
   for (std::uint32_t left = pool().count_hint(stack, shard); left != 0; --left) {
     const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
     if (number == SpanNumber::kNone) return;
@@ -528,9 +556,11 @@ inline void Heap<Config>::give_stack_back(unsigned stack, unsigned shard) {
   }
 }
 
-// Gives back a bounded part of one stack. Returns the cost: 1 for 64 blocks looked at or a call of the arena.
+// Gives back a bounded part of one stack. Returns the cost: 1 for 64 blocks looked
+// at or a call of the arena.
 template <class Config>
-inline std::size_t Heap<Config>::give_some_back(unsigned stack, unsigned shard, std::size_t at_most) {
+inline std::size_t Heap<Config>::give_some_back(unsigned stack, unsigned shard,
+                                                std::size_t at_most) {
   std::size_t cost = 0;
   while (cost < at_most) {
     const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
@@ -555,16 +585,19 @@ SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_old_back(std::size_t a
   return cost;
 }
 
-// Drains `units` of the first shard, from `shard` on, with kWorthDraining and what is wanted. False: none.
+// Drains `units` of the first shard, from `shard` on, with kWorthDraining and
+// what is wanted. False: none.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::drain_for(SliceCount wanted, unsigned shard, std::size_t units) {
+SPANALLOC_COLD inline bool Heap<Config>::drain_for(SliceCount wanted, unsigned shard,
+                                                   std::size_t units) {
   if (!is_started()) return false;
   const unsigned shards = pool().shards();
   const unsigned looked_at = static_cast<unsigned>(min_of(shards, kShardsAMiss));
   for (unsigned i = 0; i < looked_at; ++i, shard = shard + 1 == shards ? 0 : shard + 1) {
     std::size_t slices = 0;
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-      slices += pool().count_hint(stack, shard) * Classes::slices_of_row(Classes::row_of_stack(stack));
+      slices +=
+          pool().count_hint(stack, shard) * Classes::slices_of_row(Classes::row_of_stack(stack));
     }
     if (slices << Config::kSliceBits < kWorthDraining || slices < wanted.count) continue;
     std::size_t left = units;
@@ -591,15 +624,17 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_all_free() {
   return purged;
 }
 
-// One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older spans go down
-// to the arena, what was free there in the last epoch and still is gets purged, and what is free now will be
-// old in the next one. So dirty memory that nobody wants is purged after half the decay time at least and the
-// whole of it at most, if threads come by. One call does a bounded part, and the next one goes on. An epoch
-// ends for certain: spans that come into the pools meanwhile go onto the other stacks, which are the next
-// epoch's. (But for a span that a thread was just about to put onto an old one.)
+// One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older
+// spans go down to the arena, what was free there in the last epoch and still is gets purged, and
+// what is free now will be old in the next one. So dirty memory that nobody wants is purged after
+// half the decay time at least and the whole of it at most, if threads come by. One call does a
+// bounded part, and the next one goes on. An epoch ends for certain: spans that come into the pools
+// meanwhile go onto the other stacks, which are the next epoch's. (But for a span that a thread was
+// just about to put onto an old one.)
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
-  if (!pages_.purge_lock.try_lock()) return;  // another thread is at it: another free will see to the rest
+  // Another thread is at it: another free will see to the rest
+  if (!pages_.purge_lock.try_lock()) return;
   if (now >= pages_.next_purge.load_relaxed()) {
     if (!pages_.in_epoch) {
       pages_.in_epoch = true;
@@ -633,12 +668,13 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
   pages_.purge_lock.unlock();
 }
 
-// Purges pages of shared spans on which no block is out: of all shared spans, or of those in which nothing
-// was freed since the last epoch. Goes on from the cursor until the cost reaches `at_most`. True: it came to
-// the end. Goes through the records of all heaps, because lists change while nobody holds their locks.
+// Purges pages of shared spans on which no block is out: of all shared spans, or of those in which
+// nothing was freed since the last epoch. Goes on from the cursor until the cost reaches `at_most`.
+// True: it came to the end. Goes through the records of all heaps, because lists change while
+// nobody holds their locks.
 //
-// Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun is not
-// started. A record says who owns its span; that is asked again under the owner's lock.
+// Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun
+// is not started. A record says who owns its span; that is asked again under the owner's lock.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::purge_shared(PurgeWhich which, std::size_t at_most) {
   const std::size_t end = index_of(pages_.end_of_spans());
@@ -647,15 +683,16 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_shared(PurgeWhich which, std::siz
     if (cost >= at_most) return false;
     cost += kCostOfRecord;
     const SpanNumber number{static_cast<std::uint32_t>(pages_.purge_cursor)};
-    // A range in use is one span: its other slices' records do not matter. (Count 0: a free range, which is
-    // gone through, or one that was just given back.)
+    // A range in use is one span: its other slices' records do not matter. (Count 0: a free range,
+    // which is gone through, or one that was just given back.)
     next = pages_.purge_cursor + max_of(pages_.arena.count_of(index_of(number)), 1);
     if (!pages_.has_record(number)) continue;
     const SpanRef span = pages_.span(number);
     protocol_.with_shared(span, which == PurgeWhich::kAll, [&](auto& cache, SpanWord word) {
       const Heap* owner = pages_.heap_or_none(span->heap.load_relaxed());
       if (owner == nullptr || !owner->is_started()) return;
-      // The number of blocks out only falls while the span is shared. (`uncounted`: by others' frees only.)
+      // The number of blocks out only falls while the span is shared.
+      // (`uncounted`: by others' frees only.)
       const std::uint32_t out = word.outstanding() - span->uncollected();
       const std::uint32_t seen = Watch::seen(out);
       const bool purged_parts = span->watched == Watch::purged(out);
@@ -694,7 +731,8 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uin
   if (!is_started()) return 0;
   const std::size_t count = index_of(pages_.end_of_caches());
   const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
-  std::uint32_t victim = next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
+  std::uint32_t victim =
+      next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
   std::uint32_t stolen = 0;
   std::uint32_t looked_at = 0;
   for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
@@ -704,8 +742,8 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uin
     // Abandoned lists have no thread.
     if (other.heap.load_relaxed() != number_ || other.thread.load_relaxed() == 0) continue;
     ++looked_at;
-    const SpanChain chain =
-        protocol_.claim_unnoticed_empties(other.number, [&] { return other.heap.load_relaxed() == number_; });
+    const SpanChain chain = protocol_.claim_unnoticed_empties(
+        other.number, [&] { return other.heap.load_relaxed() == number_; });
     put_in_pool(chain, shard);
     stolen += chain.count;
   }
@@ -713,9 +751,8 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uin
 }
 
 template <class Config>
-[[gnu::noinline]] inline typename Heap<Config>::Borrowed Heap<Config>::borrow(ClassId c,
-                                                                              CacheRecord& borrower,
-                                                                              std::uint32_t at_least) {
+[[gnu::noinline]] inline typename Heap<Config>::Borrowed Heap<Config>::borrow(
+    ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
   const std::size_t count = index_of(pages_.end_of_caches());
   const std::size_t steps = min_of(count, std::size_t{kLendersAMiss} + AbandonedLists::kMost);
   std::uint32_t looked_at = 0;
@@ -723,7 +760,8 @@ template <class Config>
     const CacheNumber number{static_cast<std::uint32_t>(borrower.next_lender++ % count)};
     if (!pages_.has_cache(number)) continue;
     CacheRecord& lender = pages_.cache_at(number);
-    if (lender.heap.load_relaxed() != number_ || lender.thread.load_relaxed() == 0 || &lender == &borrower) {
+    if (lender.heap.load_relaxed() != number_ || lender.thread.load_relaxed() == 0 ||
+        &lender == &borrower) {
       continue;
     }
     ++looked_at;
@@ -732,7 +770,8 @@ template <class Config>
       if (owned == SpanNumber::kNone) return {};
       const SpanRef span = pages_.span(owned);
       if (span->shown_class.load_relaxed() != index_of(c)) return {};
-      const RemoteList list = protocol_.borrow(span, number, c, at_least, [&] { return has(span); });
+      const RemoteList list =
+          protocol_.borrow(span, number, c, at_least, [&] { return has(span); });
       return list.first == BlockOffset::kNone ? Borrowed{} : Borrowed{span, list.first};
     };
     if (const Borrowed got = borrowed_from(lender.current[index_of(c)].load_relaxed())) return got;

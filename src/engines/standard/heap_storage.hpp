@@ -1,4 +1,5 @@
-// What a heap keeps that is large and zero at first: in a table of the page layer, between guard pages.
+// What a heap keeps that is large and zero at first: in a table of the page
+// layer, between guard pages.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,18 @@ struct HeapStorage {
   using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
 
   Pool pool{};
-  alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];  ///< see AbandonedLists
+  /// See AbandonedLists
+  alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];
 
-  /// In a fork's child, or while nobody uses the heap: what is in the pool belongs to others, or is lost.
+  /// In a fork's child, or while nobody uses the heap: what is in the pool
+  /// belongs to others, or is lost.
   void forget_pool() {
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
       for (unsigned shard = 0; shard < pool.shards(); ++shard) pool.forget_all(stack, shard);
     }
   }
-  /// While nobody uses the heap, which has none of its spans in the pool any more (or has lost them).
+  /// While nobody uses the heap, which has none of its spans in the pool any
+  /// more (or has lost them).
   void forget() {
     forget_pool();
     for (Atomic<std::uint64_t>& bits : abandoned) bits.store_relaxed(0);

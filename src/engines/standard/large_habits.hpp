@@ -1,28 +1,29 @@
-// Learns, size by size, what a program does with its large blocks. Two questions: does a freed block stay in
-// memory, and is the next one cleared by purging?
+// Learns, size by size, what a program does with its large blocks. Two questions: does a freed
+// block stay in memory, and is the next one cleared by purging?
 //
-// A look tells by a sample how much of a block is used, in 256ths: which of its pages hold anything but
-// zeroes, and so are in memory. A freed block with
+// A look tells by a sample how much of a block is used, in 256ths: which of its pages hold anything
+// but zeroes, and so are in memory. A freed block with
 //
 //   a quarter or more in use    stays: it was used, and nobody can tell what the next one is for
-//   less in use (sparse)        may be followed by a block whose program writes to the same places: it pays
-//                               for each page purged. Or by blocks used in other places: then what all of
-//                               them leave in memory adds up to the whole
+//   less in use (sparse)        may be followed by a block whose program writes to the same places:
+//                               it pays for each page purged. Or by blocks used in other places:
+//                               then what all of them leave in memory adds up to the whole
 //
-// So one sparse block stays, and its look is remembered. While the next ones show no more, they stay, and
-// only every 2nd, 4th, 8th ... 32nd is looked at. Once a look shows more, that block's pages are purged, and
-// those of the next 1, 2, 4 ... 64 sparse blocks, before one may stay again. No huge sparse block stays,
-// because it may have much in memory; but the program may have written zeroes. If looks found only zeroes
-// eight times in a row, huge blocks stay, and every 64th is looked at: so a program that fills them with
-// zeroes has page faults for the first few only.
+// So one sparse block stays, and its look is remembered. While the next ones show no more, they
+// stay, and only every 2nd, 4th, 8th ... 32nd is looked at. Once a look shows more, that block's
+// pages are purged, and those of the next 1, 2, 4 ... 64 sparse blocks, before one may stay again.
+// No huge sparse block stays, because it may have much in memory; but the program may have written
+// zeroes. If looks found only zeroes eight times in a row, huge blocks stay, and every 64th is
+// looked at: so a program that fills them with zeroes has page faults for the first few only.
 //
-// Clearing brings a whole block into memory; no later look can tell whether the program needs more than a
-// word of it. So the 64th clearing purges, whatever the look says. That is in vain if so much comes back that
-// clearing would have taken less time; then the next try is 128, 256 ... 1024 clearings later. (A page fault
-// after a purge takes as long as clearing fifteen pages or more. For huge blocks memory counts, not time:
-// every 16th clearing tries, and it is in vain only if a quarter or more comes back. There each look takes
-// the page faults of its sample where nothing is used. So once eight in a row held nothing, only every 64th
-// is looked at; the others are purged unseen, until a freed block holds something.)
+// Clearing brings a whole block into memory; no later look can tell whether the program needs more
+// than a word of it. So the 64th clearing purges, whatever the look says. That is in vain if so
+// much comes back that clearing would have taken less time; then the next try is 128, 256 ... 1024
+// clearings later. (A page fault after a purge takes as long as clearing fifteen pages or more. For
+// huge blocks memory counts, not time: every 16th clearing tries, and it is in vain only if a
+// quarter or more comes back. There each look takes the page faults of its sample where nothing is
+// used. So once eight in a row held nothing, only every 64th is looked at; the others are purged
+// unseen, until a freed block holds something.)
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,9 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe, zero-initialisable. Relaxed throughout; of two changes at once one may be lost: only time and
-/// memory depend on it. Sizes are in slices; some share a word, as their blocks may share memory.
+/// Thread-safe, zero-initialisable. Relaxed throughout; of two changes at once one may be
+/// lost: only time and memory depend on it. Sizes are in slices; some share a word, as their
+/// blocks may share memory.
 class LargeHabits {
  public:
   /// The look at which a block counts as used.
@@ -91,7 +93,8 @@ class LargeHabits {
     const bool huge = slices >= huge_;
     const bool in_vain = look >= (huge ? kUsed : kQuickerCleared);
     if (habit.tried && in_vain && habit.patience != kMostPatience) ++habit.patience;
-    habit.tried = in_vain && ++habit.since >= (huge ? kHugeClearings : kClearings) << habit.patience;
+    habit.tried = in_vain && ++habit.since >= (huge ? kHugeClearings : kClearings)
+                                                  << habit.patience;
     if (!in_vain) habit.patience = 0;
     if (!in_vain || habit.tried) habit.since = 0;
     word.store_relaxed(habit.bits());
@@ -123,10 +126,12 @@ class LargeHabits {
     static Freed from(std::uint32_t bits) {
       return {bits & 0xFF, bits >> 8 & 0xF, bits >> 12 & 0x3F, bits >> 18 & 0xF, bits >> 22 & 0x7F};
     }
-    std::uint32_t bits() const { return base | same << 8 | unseen << 12 | regrets << 18 | to_go << 22; }
+    std::uint32_t bits() const {
+      return base | same << 8 | unseen << 12 | regrets << 18 | to_go << 22;
+    }
   };
-  static_assert(kUsed <= 0xFF && kMostSame <= 0xF && (1u << kMostSame) - 1 <= 0x3F && kMostRegrets <= 0xF &&
-                1u << kMostRegrets <= 0x7F);
+  static_assert(kUsed <= 0xFF && kMostSame <= 0xF && (1u << kMostSame) - 1 <= 0x3F &&
+                kMostRegrets <= 0xF && 1u << kMostRegrets <= 0x7F);
 
   // For huge blocks in which looks find nothing but zeroes.
   class Zeroes {
@@ -151,7 +156,8 @@ class LargeHabits {
    private:
     static constexpr std::uint32_t kInARow = 8;
     static constexpr std::uint32_t kUnseen = 63;
-    Word word_{0};  // looks in a row; above kInARow: the excess is how many blocks are not looked at
+    // Looks in a row; above kInARow: the excess is how many blocks are not looked at
+    Word word_{0};
   };
 
   struct Cleared {
@@ -159,7 +165,9 @@ class LargeHabits {
     unsigned patience;  // how often that was in vain
     bool tried;         // the last block was purged though it was used
 
-    static Cleared from(std::uint32_t bits) { return {bits & 0xFFFF, bits >> 16 & 0xF, bits >> 20 != 0}; }
+    static Cleared from(std::uint32_t bits) {
+      return {bits & 0xFFFF, bits >> 16 & 0xF, bits >> 20 != 0};
+    }
     std::uint32_t bits() const { return since | patience << 16 | (tried ? 1u << 20 : 0); }
   };
   static_assert(kClearings << kMostPatience <= 0xFFFF && kMostPatience <= 0xF);

@@ -1,10 +1,12 @@
-// Loans: blocks that a thread takes from another thread's owned span and allocates from. They are blocks that
-// others had freed into that span and that its owner, which may be waiting, has not taken yet.
+// Loans: blocks that a thread takes from another thread's owned span and allocates from.
+// They are blocks that others had freed into that span and that its owner, which may be
+// waiting, has not taken yet.
 //
-// Only its owner uses an owned span, but for the remote list, which is in the span's word. A thread that
-// takes this list by a compare-and-swap has blocks that count as out. The short path hands them out like
-// those of the thread's own current span, and they are freed like any block of another thread's span. So a
-// thread that frees what another one allocates need not touch fresh memory while that lies idle.
+// Only its owner uses an owned span, but for the remote list, which is in the span's word. A thread
+// that takes this list by a compare-and-swap has blocks that count as out. The short path hands
+// them out like those of the thread's own current span, and they are freed like any block of
+// another thread's span. So a thread that frees what another one allocates need not touch fresh
+// memory while that lies idle.
 #pragma once
 
 #include <bit>
@@ -17,9 +19,9 @@
 
 namespace spanalloc::standard {
 
-/// Only its thread uses it, and only `free_list` of the free target. The child of a fork finds in a vanished
-/// thread's loan blocks that count as out and that nobody has. For it `span` is written before the list, and
-/// the list is emptied before the blocks go back.
+/// Only its thread uses it, and only `free_list` of the free target. The child of a fork finds in a
+/// vanished thread's loan blocks that count as out and that nobody has. For it `span` is written
+/// before the list, and the list is emptied before the blocks go back.
 struct Loan : FreeTarget {
   Atomic<SpanNumber> span;  ///< the lender's; its life lasts as long as one of its blocks is here
 };
@@ -37,7 +39,8 @@ class Loans {
   /// The class has no loan, or has used it up.
   Loan& begin(ClassId c, SpanNumber span, Block* list) {
     Loan& loan = loans_[index_of(c)];
-    // The list last, with release: a fork's child that finds it finds the rest. (Until then it is empty.)
+    // The list last, with release: a fork's child that finds it finds the rest.
+    // (Until then it is empty.)
     loan.free_list.store_relaxed(no_block());
     loan.span.store_relaxed(span);
     Atomic<std::uint64_t>& classes = classes_[index_of(c) / 64];
@@ -49,14 +52,15 @@ class Loans {
   template <class F>
   void for_each(F&& f) {
     for (unsigned word = 0; word < kWords; ++word) {
-      for (std::uint64_t classes = classes_[word].load_relaxed(); classes != 0; classes &= classes - 1) {
+      for (std::uint64_t classes = classes_[word].load_relaxed(); classes != 0;
+           classes &= classes - 1) {
         const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
         f(c, loans_[index_of(c)]);
       }
     }
   }
-  /// After a search that has found no lender, of whatever class, the next 1, 3, 7, 15 are left out. True:
-  /// leave this one out.
+  /// After a search that has found no lender, of whatever class, the next 1, 3, 7, 15 are left out.
+  /// True: leave this one out.
   bool rest() {
     if (rests_ == 0) return false;
     --rests_;

@@ -1,4 +1,5 @@
-// The numbers that name the engine's things, each a type of its own: none is an index of another's table.
+// The numbers that name the engine's things, each a type of its own: none is an
+// index of another's table.
 #pragma once
 
 #include <compare>

@@ -1,8 +1,9 @@
-// OwnHeap: a heap that a program makes beside the default one. It runs the same code, on the same page layer
-// or another one. Any thread may use it at any time; thread::ExitKey finds the calling thread's cache for it.
+// OwnHeap: a heap that a program makes beside the default one. It runs the same code, on the
+// same page layer or another one. Any thread may use it at any time; thread::ExitKey finds the
+// calling thread's cache for it.
 //
-// A block may also be freed, resized and asked for its size through any other heap of the page layer, because
-// its span's record names the heap.
+// A block may also be freed, resized and asked for its size through any other heap of the page
+// layer, because its span's record names the heap.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,8 @@ class OwnHeap {
   explicit OwnHeap(Pages& pages) : pages_(pages), heap_(pages, &on_thread_exit) {}
   OwnHeap(const OwnHeap&) = delete;
   OwnHeap& operator=(const OwnHeap&) = delete;
-  /// Gives back all memory, with every block that is still out. Nobody may use the heap any more, and no
-  /// thread that has used it may be about to end.
+  /// Gives back all memory, with every block that is still out. Nobody may use the heap any more,
+  /// and no thread that has used it may be about to end.
   void destroy() {
     ThreadCache guest(heap_, pages_);
     const HeapCall<Config> inside(guest);
@@ -37,7 +38,8 @@ class OwnHeap {
 
   /// nullptr also when the process has no key left (PTHREAD_KEYS_MAX) for another heap.
   void* allocate(std::size_t n) {
-    return with_thread_cache([n](ThreadCache& mine) { return mine.template allocate<ReturnNull>(n); });
+    return with_thread_cache(
+        [n](ThreadCache& mine) { return mine.template allocate<ReturnNull>(n); });
   }
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
     return with_thread_cache(
@@ -57,11 +59,13 @@ class OwnHeap {
   }
   template <LeavesAlone Policy = TakeAllBack>
   Resized resize(void* p, std::size_t n) {
-    return with_any_thread_cache([p, n](ThreadCache& mine) { return mine.template resize<Policy>(p, n); });
+    return with_any_thread_cache(
+        [p, n](ThreadCache& mine) { return mine.template resize<Policy>(p, n); });
   }
   bool owns(const void* p) {
     // (A heap has a number of its own only from its first use to its end.)
-    return heap_.is_started() && with_any_thread_cache([p](ThreadCache& mine) { return mine.owns(p); });
+    return heap_.is_started() &&
+           with_any_thread_cache([p](ThreadCache& mine) { return mine.owns(p); });
   }
   bool trim() {
     return with_any_thread_cache([](ThreadCache& mine) { return mine.trim(); });
@@ -69,8 +73,8 @@ class OwnHeap {
   EngineStatistics statistics() { return heap_.statistics(); }
 
   Heap& heap() { return heap_; }
-  /// The calling thread's cache for the heap, made with its first use. nullptr: there is no memory for it, or
-  /// the thread has left the heap at its end.
+  /// The calling thread's cache for the heap, made with its first use. nullptr: there is no memory
+  /// for it, or the thread has left the heap at its end.
   ThreadCache* thread_cache() {
     if (ThreadCache* mine = found(); SPANALLOC_LIKELY(mine != nullptr)) return mine;
     return thread::ExitKey::has_left(heap_.exit_key.find()) ? nullptr : make_thread_cache();
@@ -107,7 +111,8 @@ class OwnHeap {
     ThreadCache* mine = found();
     return mine != nullptr ? f(*mine) : as_guest(f);
   }
-  // With a thread cache for one call: what the thread allocates from is given back at the call's end.
+  // With a thread cache for one call: what the thread allocates from is
+  // given back at the call's end.
   template <class F>
   auto as_guest(F f) {
     ThreadCache guest(heap_, pages_);

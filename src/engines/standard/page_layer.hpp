@@ -1,10 +1,10 @@
-// The memory that heaps share: one arena, and beside it tables of span records, of caches, and of what heaps
-// keep.
+// The memory that heaps share: one arena, and beside it tables of span records, of
+// caches, and of what heaps keep.
 //
-// There is one base address and one table, so that any pointer leads to its span's record by one subtraction
-// and one comparison, whichever heap it belongs to; the record names the heap. Up to kMaxHeaps heaps share a
-// page layer's memory: what one gives back serves all. A process has one page layer for its default heaps;
-// tests own theirs.
+// There is one base address and one table, so that any pointer leads to its span's record by one
+// subtraction and one comparison, whichever heap it belongs to; the record names the heap. Up to
+// kMaxHeaps heaps share a page layer's memory: what one gives back serves all. A process has one
+// page layer for its default heaps; tests own theirs.
 #pragma once
 
 #include <cstddef>
@@ -54,22 +54,23 @@ class PageLayer : public thread::ForkWatch {
   /// Threads beyond these find their own spans by the records alone, which takes longer.
   static constexpr std::size_t kMaxMaps = 1u << 14;
 
-  /// A fork's child calls `put_right` first of all; a thread calls `at_misuse` before it reports a misuse;
-  /// see fork_recovery.hpp. `background`: the body of the background thread, if there may be one: such a
-  /// layer is never destroyed.
+  /// A fork's child calls `put_right` first of all; a thread calls `at_misuse` before it reports a
+  /// misuse; see fork_recovery.hpp. `background`: the body of the background thread, if there may
+  /// be one: such a layer is never destroyed.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*),
                                void (*at_misuse)(thread::ForkWatch*) = nullptr,
                                void (*background)() = nullptr)
       : thread::ForkWatch{put_right, at_misuse}, background_body_(background) {}
 
-  // --- Start and end ---------------------------------------------------------------------------------------
+  // --- Start and end -----------------------------------------------------------------------------
 
   /// Finds places for the arena and the tables; idempotent. False: no address space, or no memory.
   bool start() {
     if (SPANALLOC_LIKELY(is_started())) return true;
     return start_slow();
   }
-  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: the tables' addresses
+  // Acquire: the tables' addresses
+  bool is_started() const { return started_.load_acquire() != 0; }
 
   /// Gives all memory back. Its heaps have been destroyed, and nobody uses it.
   void destroy() {
@@ -92,7 +93,7 @@ class PageLayer : public thread::ForkWatch {
     started_.store_relaxed(0);
   }
 
-  // --- Records ---------------------------------------------------------------------------------------------
+  // --- Records -----------------------------------------------------------------------------------
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
@@ -102,13 +103,14 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_INLINE std::size_t slice_of(std::uintptr_t a) const {
     return (a - arena.base()) >> Config::kSliceBits;  // below the base: wraps to a huge number
   }
-  /// Whether the slice has a record. Records reach to where the arena has handed slices out, or to the first
-  /// gap among them. (Slice 0 is never handed out; its record says so.) Relaxed: a thread that holds a live
-  /// block got it after the record was made.
+  /// Whether the slice has a record. Records reach to where the arena has handed slices out, or to
+  /// the first gap among them. (Slice 0 is never handed out; its record says so.) Relaxed: a thread
+  /// that holds a live block got it after the record was made.
   SPANALLOC_INLINE bool has_plain_slice(std::size_t number) const {
     return SPANALLOC_LIKELY(number < plain_end_.load_relaxed());
   }
-  /// The record of the slice that `a` lies in, if it has one; also behind gaps, where foreign mappings are.
+  /// The record of the slice that `a` lies in, if it has one; also behind gaps,
+  /// where foreign mappings are.
   SpanRef any_slice_at(std::uintptr_t a) {
     const std::size_t number = slice_of(a);
     if (number >= known_end_.load_relaxed()) return {};
@@ -149,11 +151,13 @@ class PageLayer : public thread::ForkWatch {
     count_idle(span, 0);
   }
 
-  // --- Blocks outside the arena ----------------------------------------------------------------------------
+  // --- Blocks outside the arena ------------------------------------------------------------------
 
-  /// How many bytes a block outside gets that needs `bytes`: more, because a block that grows will grow
-  /// again. The room takes no memory before it is used. At a limit others need it.
-  std::size_t with_room(std::size_t bytes) const { return arena.is_at_limit() ? bytes : bytes + bytes / 4; }
+  /// How many bytes a block outside gets that needs `bytes`: more, because a block that grows will
+  /// grow again. The room takes no memory before it is used. At a limit others need it.
+  std::size_t with_room(std::size_t bytes) const {
+    return arena.is_at_limit() ? bytes : bytes + bytes / 4;
+  }
   /// False: p is no such block, and nothing has changed.
   SPANALLOC_COLD bool free_outside(void* p) {
     const std::size_t bytes = outside.free(p);
@@ -183,11 +187,13 @@ class PageLayer : public thread::ForkWatch {
     slack_bound.changed(before, pages);
   }
 
-  // --- What the protocol asks ------------------------------------------------------------------------------
+  // --- What the protocol asks --------------------------------------------------------------------
 
   SPANALLOC_INLINE Lists& cache(CacheNumber number) { return caches_[index_of(number)]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
-  static std::uint32_t partial_outstanding(ClassId c) { return Classes::info(c).partial_outstanding; }
+  static std::uint32_t partial_outstanding(ClassId c) {
+    return Classes::info(c).partial_outstanding;
+  }
   Block* block_at_offset(SpanRef span, BlockOffset mark) const {
     return reinterpret_cast<Block*>(address(span.number) + offset_of_block(mark));
   }
@@ -197,11 +203,15 @@ class PageLayer : public thread::ForkWatch {
   }
   /// In a fork's child, under the lock of the span's owner.
   SPANALLOC_COLD void unlink_purged(SpanRef span, BlockOffset remotes) {
-    partial_purge_of(span).unlink_purged(first_of(span, remotes), !is_mine(span->load_word().owner()));
+    partial_purge_of(span).unlink_purged(first_of(span, remotes),
+                                         !is_mine(span->load_word().owner()));
   }
   /// In a fork's child, of a current span of a vanished thread.
-  SPANALLOC_COLD void clear_links_of_purged(SpanRef span) { partial_purge_of(span).clear_links_of_purged(); }
-  /// For the new owner of a span: ends its lists before the first purged block. Returns the remote list.
+  SPANALLOC_COLD void clear_links_of_purged(SpanRef span) {
+    partial_purge_of(span).clear_links_of_purged();
+  }
+  /// For the new owner of a span: ends its lists before the first purged block.
+  /// Returns the remote list.
   SPANALLOC_INLINE BlockOffset cut_lists(SpanRef span, BlockOffset remotes) {
     if (SPANALLOC_LIKELY(span->purged.load_relaxed() == 0)) return remotes;
     return cut_lists_slow(span, remotes);
@@ -210,7 +220,8 @@ class PageLayer : public thread::ForkWatch {
   std::uint32_t list_length(SpanRef span, Block* list) {
     return partial_purge_of(span).length(list, Classes::info(span->class_id()).blocks);
   }
-  /// Purges what it can of a shared span's pages, under the lock of its owner `cache`. Returns the cost.
+  /// Purges what it can of a shared span's pages, under the lock of its owner
+  /// `cache`. Returns the cost.
   SPANALLOC_COLD std::uint32_t purge_pages(SpanRef span, const Lists& cache, SpanWord word) {
     const bool still = cache.is_abandoned_list() || is_mine(word.owner());
     Block* const remotes = first_of(span, word.head());
@@ -223,11 +234,13 @@ class PageLayer : public thread::ForkWatch {
         });
   }
   [[noreturn]] void corrupted(SpanRef span) const {
-    os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
+    os::fatal("more blocks were freed than allocated (double free) in the span at",
+              address(span.number));
   }
   bool is_mine(CacheNumber number) const {
     const CacheRecord& cache = caches_[index_of(number)];
-    return cache.thread.load_relaxed() == address_of(os::thread_id()) && cache.forks.load_relaxed() == forks;
+    return cache.thread.load_relaxed() == address_of(os::thread_id()) &&
+           cache.forks.load_relaxed() == forks;
   }
   /// The cache's thread has vanished in a fork, and nobody has taken its spans over yet; see
   /// fork_recovery.hpp. Acquire: sees the `forks` that the thread wrote when it took the cache.
@@ -238,15 +251,15 @@ class PageLayer : public thread::ForkWatch {
   void set_torn(CacheNumber number, bool torn) { caches_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
-  // --- Maps of threads' own spans ------------------------------------------------------------------------
+  // --- Maps of threads' own spans ----------------------------------------------------------------
 
   /// The map that a cache has; kNoMap: none yet.
   ThreadMap& map_of(CacheRecord& cache) {
     ThreadMap* map = cache.map.load_relaxed();
     return map != nullptr ? *map : kNoMap;
   }
-  /// Makes the map of a cache, for its thread; it stays with the cache for ever. kNoMap: no memory or mapping
-  /// for one, or memory is locked, so that all of the map would be resident at once.
+  /// Makes the map of a cache, for its thread; it stays with the cache for ever. kNoMap: no memory
+  /// or mapping for one, or memory is locked, so that all of the map would be resident at once.
   SPANALLOC_COLD ThreadMap& make_map(CacheRecord& cache) {
     if (os::memory_is_locked()) return kNoMap;
     LockGuard guard(heaps_lock_);
@@ -261,17 +274,19 @@ class PageLayer : public thread::ForkWatch {
         cache.map.store_release(&map);  // release: pairs with has_left()
         return map;
       }
-      // A foreign mapping in the way is stepped over. What is refused now may be granted to a later thread.
+      // A foreign mapping in the way is stepped over. What is refused now may be
+      // granted to a later thread.
       if (reach.next == end_of_maps_) {
-        maps_.give_reservation_back();  // threads can do without maps; the heap needs its mappings to grow
+        // Threads can do without maps; the heap needs its mappings to grow
+        maps_.give_reservation_back();
         break;
       }
     }
     return kNoMap;
   }
-  /// The thread that has the map: from now on its frees of the span's blocks find this target. For a span of
-  /// its own that is the record; the thread sets it when it becomes the owner, and when it finds it
-  /// overwritten.
+  /// The thread that has the map: from now on its frees of the span's blocks find this target. For
+  /// a span of its own that is the record; the thread sets it when it becomes the owner, and when
+  /// it finds it overwritten.
   void show_in_map(ThreadMap& map, SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(&map == &kNoMap)) return;
     for_each_slice(span, [&](std::uintptr_t a) { map.set(a, target); });
@@ -295,16 +310,18 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- Cache records ---------------------------------------------------------------------------------------
+  // --- Cache records -----------------------------------------------------------------------------
 
-  /// A cache record of a heap, for the calling thread or an abandoned list; nullptr when there is none left.
+  /// A cache record of a heap, for the calling thread or an abandoned list; nullptr
+  /// when there is none left.
   SPANALLOC_COLD CacheRecord* take_cache(HeapNumber heap) {
     SPANALLOC_ASSERT(is_started());
     CacheRecord* cache = cache_registry_.take([this](bool) { return make_cache(); });
     if (cache == nullptr) return nullptr;
     SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
                      cache->has_no_owned_span());
-    // A thread that steals from other caches looks under the lock whether a cache still is its heap's.
+    // A thread that steals from other caches looks under the lock whether a
+    // cache still is its heap's.
     if (cache->heap.load_relaxed() != heap) {
       LockGuard guard(cache->lock);
       cache->heap.store_relaxed(heap);
@@ -319,7 +336,8 @@ class PageLayer : public thread::ForkWatch {
   }
   CacheRecord& cache_at(CacheNumber number) { return caches_[index_of(number)]; }
   bool has_cache(CacheNumber number) const { return caches_.has(index_of(number)); }
-  /// Records with lower numbers were used at some time, but for gaps. Acquire: the table is open so far.
+  /// Records with lower numbers were used at some time, but for gaps. Acquire:
+  /// the table is open so far.
   CacheNumber end_of_caches() const { return CacheNumber{end_of_caches_.load_acquire()}; }
   /// False for kNobody.
   bool was_used(CacheNumber number) const { return number < end_of_caches() && has_cache(number); }
@@ -333,19 +351,21 @@ class PageLayer : public thread::ForkWatch {
   }
   auto& cache_registry() { return cache_registry_; }
 
-  /// Memory for what a cache's thread keeps for a heap that is not a default one. nullptr: there is none.
+  /// Memory for what a cache's thread keeps for a heap that is not a default
+  /// one. nullptr: there is none.
   static constexpr std::size_t kSlotBytes = 1024;
   void* slot_of(CacheNumber number) {
     LockGuard guard(heaps_lock_);
     const std::size_t n = index_of(number);
-    if (!slots_.start(kMaxCaches, &arena.table_region()) || reach_place(slots_, n).end == n) return nullptr;
+    if (!slots_.start(kMaxCaches, &arena.table_region()) || reach_place(slots_, n).end == n)
+      return nullptr;
     return &slots_[n];
   }
 
-  // --- Heaps -----------------------------------------------------------------------------------------------
+  // --- Heaps -------------------------------------------------------------------------------------
 
-  /// Gives the heap a number, by which records name it; one that it has stays. False: kMaxHeaps heaps, or no
-  /// memory.
+  /// Gives the heap a number, by which records name it; one that it has stays. False:
+  /// kMaxHeaps heaps, or no memory.
   bool enter(Heap* heap) {
     LockGuard guard(heaps_lock_);
     for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
@@ -354,8 +374,8 @@ class PageLayer : public thread::ForkWatch {
     if (!storages_.start(kMaxHeaps, arena.table_region())) return false;
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
       // The first heap's place is a member.
-      if (n != 0 &&
-          (!more_heaps_.start(kMaxHeaps, &arena.table_region()) || !more_heaps_.ensure(n + std::size_t{1}))) {
+      if (n != 0 && (!more_heaps_.start(kMaxHeaps, &arena.table_region()) ||
+                     !more_heaps_.ensure(n + std::size_t{1}))) {
         return false;
       }
       Atomic<Heap*>& place = place_of(HeapNumber{n});
@@ -366,10 +386,11 @@ class PageLayer : public thread::ForkWatch {
         continue;  // a foreign mapping is in the way: this number is nobody's
       }
       heap->take_place(HeapNumber{n}, storages_[n]);
-      // Release: the table is open so far. Before the heap is in its place: a fork's child looks below it.
+      // Release: the table is open so far. Before the heap is in its place: a
+      // fork's child looks below it.
       if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
-      place.store_release(heap);  // release: a thread that finds the heap finds it constructed, with its
-                                  // number
+      // Release: a thread that finds the heap finds it constructed, with its number
+      place.store_release(heap);
       return true;
     }
     return false;
@@ -389,24 +410,25 @@ class PageLayer : public thread::ForkWatch {
   template <class F>
   void for_each_heap(F f) {
     for (std::uint32_t n = 0; n < end_of_heaps_.load_acquire(); ++n) {
-      if (Heap* heap = place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_acquire(); heap != nullptr) {
+      if (Heap* heap = place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_acquire();
+          heap != nullptr) {
         f(*heap);
       }
     }
   }
 
-  // --- The background thread -------------------------------------------------------------------------------
+  // --- The background thread ---------------------------------------------------------------------
 
-  /// Called at the start of a malloc, before that has changed anything. Starts the thread that makes the
-  /// steps of the decay clock when no other thread does, if the user wants one, it does not run yet, and
-  /// there is memory to give back.
+  /// Called at the start of a malloc, before that has changed anything. Starts the thread that
+  /// makes the steps of the decay clock when no other thread does, if the user wants one, it does
+  /// not run yet, and there is memory to give back.
   void want_background() {
     // Acquire: the arena, which is asked next.
     if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
   }
-  /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to do. False:
-  /// no thread of the program uses a heap any more. Then it ends, and a later want_background() starts
-  /// another.
+  /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to
+  /// do. False: no thread of the program uses a heap any more. Then it ends, and a later
+  /// want_background() starts another.
   SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
     if (live_caches() == 0) {
       background_.store_release(0);
@@ -414,7 +436,8 @@ class PageLayer : public thread::ForkWatch {
     }
     // The clock of the epochs is coarse. The second epoch that finds memory unused gives it back.
     const std::uint64_t epoch = decay_ms / 2 + 10;
-    const std::uint64_t longer = idle < 3 ? epoch : min_of(epoch << min_of(idle - 2, 4), kLongestWaitMs);
+    const std::uint64_t longer =
+        idle < 3 ? epoch : min_of(epoch << min_of(idle - 2, 4), kLongestWaitMs);
     // In parts, so that it ends soon after the program's last thread, however long an epoch is.
     for (std::uint64_t left = max_of(longer, epoch); left != 0 && live_caches() != 0;) {
       const std::uint64_t part = min_of(left, kLongestWaitMs);
@@ -426,7 +449,7 @@ class PageLayer : public thread::ForkWatch {
   /// In a fork's child: the thread has vanished.
   void forget_background() { background_.store_relaxed(0); }
 
-  // --- Shared by the heaps ---------------------------------------------------------------------------------
+  // --- Shared by the heaps -----------------------------------------------------------------------
 
   Arena arena;
   /// Blocks whose pages have left the arena; their owners are the heaps' numbers.
@@ -437,23 +460,27 @@ class PageLayer : public thread::ForkWatch {
   WakingLock purge_lock;                ///< held to purge or to age memory
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
   bool in_epoch = false;                ///< under purge_lock: an epoch has begun and is not done
-  /// Changes under purge_lock when an epoch begins: 0 or 1, the stack of each pair in the heaps' pools that
-  /// takes spans in this epoch. The epoch empties the other. Relaxed: a hint, spans may be in either.
+  /// Changes under purge_lock when an epoch begins: 0 or 1, the stack of each pair in the
+  /// heaps' pools that takes spans in this epoch. The epoch empties the other. Relaxed: a
+  /// hint, spans may be in either.
   Atomic<std::uint32_t> pool_epoch{0};
   /// Bytes that epochs and trims have purged so far; written under purge_lock.
   Atomic<std::size_t> given_back{0};
   std::size_t purge_cursor = 0;  ///< under purge_lock: the next record to look at
   std::uint64_t decay_ms = 0;    ///< constant after start
   // For a fork's child; see fork_recovery.hpp.
-  Atomic<std::uint32_t> inside_without_cache{0};  ///< calls that have entered a heap without a cache,
-  std::uint16_t counted_since = 0;                ///< if they began in this SpinLock::generation() or later
+  /// Calls that have entered a heap without a cache,
+  Atomic<std::uint32_t> inside_without_cache{0};
+  /// If they began in this SpinLock::generation() or later
+  std::uint16_t counted_since = 0;
   /// Forks between the first process and this one. Written while there is one thread.
   std::uint32_t forks = 0;
   static constexpr std::uint32_t kRecoveryIsDue = 1;  ///< to be done while the child has one thread
   static constexpr std::uint32_t kAbandonIsDue = 2;   ///< may be done at any time
-  Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
-  bool lists_repaired = false;               ///< in a child, before its recovery
-  WakingLock start_lock;                     ///< guards the start of the layer, and of each heap
+  /// Read by every slow path, written in a fork's child only
+  Atomic<std::uint32_t> recovery_is_due{0};
+  bool lists_repaired = false;  ///< in a child, before its recovery
+  WakingLock start_lock;        ///< guards the start of the layer, and of each heap
 
  private:
   // Most maps are touched in few places only.
@@ -464,12 +491,14 @@ class PageLayer : public thread::ForkWatch {
   }
   // Below that so little can be free that no thread need watch it.
   static constexpr std::size_t kWorthBackground = 4 * kMiB;
-  // The longest time, but for one epoch, that the background thread outlives the program's last thread.
+  // The longest time, but for one epoch, that the background thread outlives
+  // the program's last thread.
   static constexpr std::uint64_t kLongestWaitMs = 1000;
 
   // Starting a thread may call malloc, which comes here again.
   SPANALLOC_COLD void start_background() {
-    if (background_.load_relaxed() != 0 || arena.limit() << Config::kSliceBits < kWorthBackground) return;
+    if (background_.load_relaxed() != 0 || arena.limit() << Config::kSliceBits < kWorthBackground)
+      return;
     std::uint32_t none = 0;
     if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
     // If no thread can be started, this stays so.
@@ -484,7 +513,8 @@ class PageLayer : public thread::ForkWatch {
     return list == BlockOffset::kNone ? no_block() : block_at_offset(span, list);
   }
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
-    return is_end(partial_purge_of(span).cut_lists(first_of(span, remotes))) ? BlockOffset::kNone : remotes;
+    return is_end(partial_purge_of(span).cut_lists(first_of(span, remotes))) ? BlockOffset::kNone
+                                                                             : remotes;
   }
   PartialPurge partial_purge_of(SpanRef span) {
     return PartialPurge(*span.record, address(span.number), Classes::info(span->class_id()));
@@ -494,8 +524,9 @@ class PageLayer : public thread::ForkWatch {
   }
 
   SPANALLOC_COLD bool start_slow() {
-    // First, because a fork may find another thread in the middle of this. Here rather than in the library's
-    // constructor, because a static library, or an engine in a test, has none and forks, too.
+    // First, because a fork may find another thread in the middle of this. Here rather
+    // than in the library's constructor, because a static library, or an engine in a test,
+    // has none and forks, too.
     thread::watch_forks(*this);
     LockGuard guard(start_lock);
     if (started_.load_relaxed() != 0) return true;
@@ -514,17 +545,20 @@ class PageLayer : public thread::ForkWatch {
   }
 
   SPANALLOC_COLD TableReach make_records(std::size_t end) {
-    // The arena's limit may lie behind `known`: the arena skips slices whose records could not be made.
+    // The arena's limit may lie behind `known`: the arena skips slices whose
+    // records could not be made.
     const std::size_t known = known_end_.load_relaxed();
     const TableReach reach = spans_.reach(max_of(known, arena.limit()), end);
     if (reach.end <= known) return reach;
-    if (spans_.is_without_gaps()) plain_end_.store_release(reach.end);  // release: the table is open so far
-    known_end_.store_release(reach.end);                                // release: the table is open so far
+    // Release: the table is open so far
+    if (spans_.is_without_gaps()) plain_end_.store_release(reach.end);
+    // Release: the table is open so far
+    known_end_.store_release(reach.end);
     return reach;
   }
 
-  // Makes place n of a table beside the arena. If it is refused memory, decommits the arena's free memory and
-  // tries again.
+  // Makes place n of a table beside the arena. If it is refused memory, decommits the arena's
+  // free memory and tries again.
   template <class Table>
   SPANALLOC_COLD TableReach reach_place(Table& table, std::size_t n) {
     const TableReach reach = table.reach(n, n + 1);
@@ -576,8 +610,10 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::size_t> came_back_{0};  // bytes
   void (*const background_body_)();
   Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
-  Atomic<std::uint32_t> background_{0};            // 1: there is a background thread, or can be none
-  WakingLock heaps_lock_;                          // guards changes of what follows, and of slots_ and maps_
+  // 1: there is a background thread, or can be none
+  Atomic<std::uint32_t> background_{0};
+  // Guards changes of what follows, and of slots_ and maps_
+  WakingLock heaps_lock_;
   FrontedTable<HeapStorage<Config>, 1> storages_;  // by the heap's number
   Atomic<std::uint32_t> end_of_heaps_{0};
   Atomic<Heap*> first_heap_{nullptr};

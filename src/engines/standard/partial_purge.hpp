@@ -1,18 +1,20 @@
 // Purges the pages of a shared span on which no block is out, while other blocks of the span are.
 //
-// The purging thread holds the lock of the span's owner. So nobody takes a block from the span. Other threads
-// may only free blocks that are out: the span's own thread pushes them on `free_list`, others push them on
-// the remote list. Each of them reads where the list begins, writes to the freed block, and makes that the
-// new beginning. So everything behind the first block of a list is the purging thread's to change, but where
-// the list begins is not. (Nobody pushes on `free_list` if this thread or an abandoned list is the owner.)
+// The purging thread holds the lock of the span's owner. So nobody takes a block from the span.
+// Other threads may only free blocks that are out: the span's own thread pushes them on
+// `free_list`, others push them on the remote list. Each of them reads where the list begins,
+// writes to the freed block, and makes that the new beginning. So everything behind the first block
+// of a list is the purging thread's to change, but where the list begins is not. (Nobody pushes on
+// `free_list` if this thread or an abandoned list is the owner.)
 //
-// If the first block of such a list is purged it stays the first, without a link; the blocks behind it go to
-// `rest`, which nobody uses meanwhile. Blocks that are pushed later lead to the purged block, where the list
-// is at its end: cut_lists() ends it there when the span becomes owned again.
+// If the first block of such a list is purged it stays the first, without a link; the blocks behind
+// it go to `rest`, which nobody uses meanwhile. Blocks that are pushed later lead to the purged
+// block, where the list is at its end: cut_lists() ends it there when the span becomes owned again.
 //
-// The order of steps serves a fork's child that finds the lock's holder vanished: first the mask is written,
-// then the blocks that it covers leave the lists, then their pages go. So a purged block with a link, on a
-// list in a child, is one that should have left already (unlink_purged); one without a link is an end.
+// The order of steps serves a fork's child that finds the lock's holder vanished: first the mask is
+// written, then the blocks that it covers leave the lists, then their pages go. So a purged block
+// with a link, on a list in a child, is one that should have left already (unlink_purged); one
+// without a link is an end.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +29,23 @@
 
 namespace spanalloc::standard {
 
-/// One span, as the purging thread sees it. `base`: where the span begins. `remotes`: the first block of its
-/// remote list, or no_block(). `still`: nobody pushes on free_list.
+/// One span, as the purging thread sees it. `base`: where the span begins. `remotes`: the first
+/// block of its remote list, or no_block(). `still`: nobody pushes on free_list.
 class PartialPurge {
  public:
   PartialPurge(Span& span, char* base, const SizeClass& info)
       : span_(span), base_(base), info_(info), carved_(span.carved.load_relaxed()) {}
 
-  /// purge(first byte, bytes) returns false if the old bytes stay. Returns the cost, in some 7 ns: 1 for a
-  /// block that was looked at, 16 for a page purged, 100 for a call.
+  /// purge(first byte, bytes) returns false if the old bytes stay. Returns the cost, in some 7 ns:
+  /// 1 for a block that was looked at, 16 for a page purged, 100 for a call.
   template <class Purge>
   std::uint32_t purge_pages(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
     const std::uint64_t old = purged();
     // Acquire: pairs with push_freed(); sees the links behind it.
     Block* const first = span_.free_list.load_acquire();
     // Damaged lists are left alone: the owner will report them.
-    if (!count_list(first) || !count_list(span_.rest.load_relaxed()) || !count_list(remotes)) return cost_;
+    if (!count_list(first) || !count_list(span_.rest.load_relaxed()) || !count_list(remotes))
+      return cost_;
     for_each_purged(old, info_.block_size, carved_, [&](std::uint32_t i) { count_block(i); });
     const Pages pages = pages_to_give(old, page_size);
     if (pages.fresh != 0) {
@@ -54,18 +57,20 @@ class PartialPurge {
       set_aside(remotes);
       clear_links(pages.fresh, old | pages.fresh);
     }
-    PageMask::for_each_run(pages.fresh | pages.untouched, [&](std::uint32_t from, std::uint32_t to) {
-      cost_ += 100 + 16 * (to - from);
-      const bool purged = purge(base_ + (std::size_t{from} << PageMask::kBits),
-                                std::size_t{to - from + 1} << PageMask::kBits);
-      // A purged block has no link.
-      if (!purged) clear_links(pages.fresh & PageMask::range(from, to), 0);
-    });
+    PageMask::for_each_run(
+        pages.fresh | pages.untouched, [&](std::uint32_t from, std::uint32_t to) {
+          cost_ += 100 + 16 * (to - from);
+          const bool purged = purge(base_ + (std::size_t{from} << PageMask::kBits),
+                                    std::size_t{to - from + 1} << PageMask::kBits);
+          // A purged block has no link.
+          if (!purged) clear_links(pages.fresh & PageMask::range(from, to), 0);
+        });
     return cost_;
   }
 
-  /// Called when the span becomes owned, so that nobody frees into its lists as they were. Ends them where
-  /// they lead to purged blocks. Returns the first block of the remote list, as thin() takes it.
+  /// Called when the span becomes owned, so that nobody frees into its lists as they were.
+  /// Ends them where they lead to purged blocks. Returns the first block of the remote
+  /// list, as thin() takes it.
   Block* cut_lists(Block* remotes) {
     if (SPANALLOC_LIKELY(purged() == 0)) return remotes;
     cut(span_.free_list.load_relaxed(), &span_.free_list);
@@ -74,8 +79,9 @@ class PartialPurge {
     return remotes;
   }
 
-  /// In a fork's child: takes the purged blocks off the lists, from where a vanished thread had got to, and
-  /// clears the links of those whose pages it had not purged yet. (Purged pages are only read.)
+  /// In a fork's child: takes the purged blocks off the lists, from where a vanished
+  /// thread had got to, and clears the links of those whose pages it had not purged yet.
+  /// (Purged pages are only read.)
   SPANALLOC_COLD void unlink_purged(Block* remotes, bool still) {
     if (purged() == 0) return;
     Block* const first = span_.free_list.load_relaxed();
@@ -86,7 +92,8 @@ class PartialPurge {
     if (!is_end(remotes)) set_aside(remotes);
     clear_links_of_purged();
   }
-  /// In a fork's child, where a vanished owner was about to take back purged blocks, not on a list yet.
+  /// In a fork's child, where a vanished owner was about to take back purged
+  /// blocks, not on a list yet.
   SPANALLOC_COLD void clear_links_of_purged() {
     for_each_purged(purged(), info_.block_size, carved_, [&](std::uint32_t i) {
       unpoison(block_at(i), sizeof(Block));
@@ -94,7 +101,8 @@ class PartialPurge {
     });
   }
 
-  /// How many blocks a list has before its end or a purged block; more than `most`: the list is damaged.
+  /// How many blocks a list has before its end or a purged block; more than
+  /// `most`: the list is damaged.
   std::uint32_t length(Block* block, std::uint32_t most) const {
     std::uint32_t count = 0;
     for (; !is_end(block) && !is_purged(block); block = next_of(block)) {
@@ -121,7 +129,9 @@ class PartialPurge {
   bool is_purged(const Block* block) const {
     return (PageMask::of_block(index_of_block(block), info_.block_size) & purged()) != 0;
   }
-  bool has_link(const Block* block) const { return is_link(block, link_of(block), info_.virtual_span); }
+  bool has_link(const Block* block) const {
+    return is_link(block, link_of(block), info_.virtual_span);
+  }
 
   void count_block(std::uint32_t i) {
     std::uint32_t at = i * info_.block_size;
@@ -201,8 +211,8 @@ class PartialPurge {
       head->store_release(to);  // release: for a fork's child, as in push_freed()
     }
   }
-  // For the first block of a list on which others push. If it is purged, the blocks behind it go to `rest`.
-  // (In between they count as out, for a fork's child.)
+  // For the first block of a list on which others push. If it is purged, the blocks behind it go to
+  // `rest`. (In between they count as out, for a fork's child.)
   void set_aside(Block* first) {
     if (is_end(first) || !is_purged(first) || !has_link(first)) return;
     Block* const behind = next_of(first);

@@ -1,11 +1,13 @@
-// Which pages of a span were purged while some of its blocks are out: a mask of pages in the span's record.
+// Which pages of a span were purged while some of its blocks are out: a mask of
+// pages in the span's record.
 //
-// A block that touches a purged page is *purged*: it is free, was carved, and is on none of the span's lists,
-// because its link is gone with the page. Only the mask remembers it. So in every state of a span
+// A block that touches a purged page is *purged*: it is free, was carved, and is on none of
+// the span's lists, because its link is gone with the page. Only the mask remembers it. So
+// in every state of a span
 //   carved = blocks out + blocks on lists + purged blocks
-// where a purged block is one of the first `carved` that touches a page of the mask. Pages without a carved
-// block may be purged without a bit. A page that ends in blocks that were never carved never has a bit: what
-// is carved later must not be taken for purged.
+// where a purged block is one of the first `carved` that touches a page of the mask. Pages without
+// a carved block may be purged without a bit. A page that ends in blocks that were never carved
+// never has a bit: what is carved later must not be taken for purged.
 #pragma once
 
 #include <bit>
@@ -16,7 +18,8 @@
 
 namespace spanalloc::standard {
 
-/// Bit n: the 4 KiB from byte n * 4 KiB on. Where the kernel's pages are larger, their bits change together.
+/// Bit n: the 4 KiB from byte n * 4 KiB on. Where the kernel's pages are larger,
+/// their bits change together.
 struct PageMask {
   static constexpr unsigned kBits = 12;
   static constexpr std::uint32_t kBytes = 1u << kBits;

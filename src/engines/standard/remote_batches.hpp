@@ -1,9 +1,9 @@
-// Remote batches: blocks of other threads' spans that a thread has freed and not given back yet. So the cache
-// line of a span's word moves between cores once a batch, not once a block.
+// Remote batches: blocks of other threads' spans that a thread has freed and not given back yet. So
+// the cache line of a span's word moves between cores once a batch, not once a block.
 //
-// A batch is a free target, as the record of a span is, and the thread's map leads to it as long as it holds
-// a block: frees into it take the short path. Only its first block and its last one take a slow path. The
-// span counts the blocks in the batch as out, so the span stays what it is.
+// A batch is a free target, as the record of a span is, and the thread's map leads to it as long as
+// it holds a block: frees into it take the short path. Only its first block and its last one take a
+// slow path. The span counts the blocks in the batch as out, so the span stays what it is.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,9 @@ struct alignas(kCacheLine) RemoteBatch : FreeTarget {
   bool holds(SpanNumber span) const { return quota != 0 && number == span; }
 };
 
-/// Batches for several spans at a time: a span may have one of two, which its number tells. (If it told one,
-/// every third of nine spans that are freed into in turn would have none.) Zero-initialisable.
+/// Batches for several spans at a time: a span may have one of two, which its number
+/// tells. (If it told one, every third of nine spans that are freed into in turn would
+/// have none.) Zero-initialisable.
 struct RemoteBatches {
   static constexpr unsigned kBatches = 64;
 

@@ -1,19 +1,21 @@
-// The size classes: computed from the bounds of a config, and asserted below the table. docs/size-classes.md,
-// printed by a unit test, lists them for `Standard`:
+// The size classes: computed from the bounds of a config, and asserted below the table.
+// docs/size-classes.md, printed by a unit test, lists them for `Standard`:
 //
 //   class     block sizes                       real span               virtual span
 //   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
 //   33..56    576 .. 4 KiB (8 a doubling)       <= 64 KiB               64 KiB
 //   57..80    4.5 KiB .. 32 KiB                 >= 8 blocks             128 KiB or 256 KiB
-//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole slices
+//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole
+//                                                                       slices
 //   121       above 1 MiB                       one block               whole slices
 //
-// A virtual span of several blocks is 2^order slices of 64 KiB, naturally aligned, so that a block's address
-// leads to the span's first slice. In a span of one block the block itself begins in the first slice. A real
-// span of several blocks begins where its virtual span does, and its first block there, with nothing before
-// it: a block of size d at index i lies at start + i * d, so it is aligned to every power of two that divides
-// d (up to the virtual span's size). Where the block of a span of one block begins, large_block_place.hpp
-// says. Metadata is in a table of its own (span.hpp).
+// A virtual span of several blocks is 2^order slices of 64 KiB, naturally aligned, so that a
+// block's address leads to the span's first slice. In a span of one block the block itself
+// begins in the first slice. A real span of several blocks begins where its virtual span does,
+// and its first block there, with nothing before it: a block of size d at index i lies at start
+// + i * d, so it is aligned to every power of two that divides d (up to the virtual span's
+// size). Where the block of a span of one block begins, large_block_place.hpp says. Metadata is
+// in a table of its own (span.hpp).
 #pragma once
 
 #include <array>
@@ -30,9 +32,9 @@ namespace spanalloc::standard {
 inline constexpr std::size_t kPageForTail = 4 * kKiB;        // real spans end on such a boundary
 inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span; counted as overhead
 
-/// Blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which lies at the
-/// start of a virtual span of `virtual_span` bytes (the address space it owns). Equation: blocks * block_size
-/// + tail = real_span, tail < kPageForTail.
+/// Blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which lies
+/// at the start of a virtual span of `virtual_span` bytes (the address space it owns). Equation:
+/// blocks * block_size + tail = real_span, tail < kPageForTail.
 struct SizeClass {
   std::uint32_t block_size = 0;
   std::uint32_t real_span = 0;
@@ -45,12 +47,14 @@ struct SizeClass {
 
 /// All that slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
-  std::uint64_t magic = 0;                ///< divisibility_magic(block_size)
-  std::uint32_t partial_outstanding = 0;  ///< a shared span with at most this many blocks out is partial
-  std::uint32_t refill_remotes = 0;       ///< an owner takes a remote list of at least this many
-  std::uint8_t order = 0;                 ///< of the virtual span, if it has several blocks
-  std::uint8_t slices = 0;    ///< of the virtual span; 0 for kHuge, whose objects each have their own number
-  std::uint8_t pool_row = 0;  ///< kPoolRows: never pooled
+  std::uint64_t magic = 0;  ///< divisibility_magic(block_size)
+  /// A shared span with at most this many blocks out is partial
+  std::uint32_t partial_outstanding = 0;
+  std::uint32_t refill_remotes = 0;  ///< an owner takes a remote list of at least this many
+  std::uint8_t order = 0;            ///< of the virtual span, if it has several blocks
+  /// Of the virtual span; 0 for kHuge, whose objects each have their own number
+  std::uint8_t slices = 0;
+  std::uint8_t pool_row = 0;    ///< kPoolRows: never pooled
   std::uint16_t pool_most = 0;  ///< spans of this row that a shard keeps
 };
 
@@ -67,9 +71,10 @@ struct SizeClassRules : Config {
   static constexpr unsigned kCount =
       1 + kLinearClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxLinear)) * kStepsPerDoubling;
   /// From this class on a span has one block.
-  static constexpr ClassId kFirstLarge{1 + kLinearClasses +
-                                       (log2_floor(kMaxSmall) - log2_floor(kMaxLinear)) * kStepsPerDoubling};
-  static constexpr unsigned kSmallClasses = index_of(kFirstLarge);  // rows of tables of classes with lists
+  static constexpr ClassId kFirstLarge{
+      1 + kLinearClasses + (log2_floor(kMaxSmall) - log2_floor(kMaxLinear)) * kStepsPerDoubling};
+  // Rows of tables of classes with lists
+  static constexpr unsigned kSmallClasses = index_of(kFirstLarge);
   /// The class of objects above kMaxBlock: one block in a span of as many slices as it needs.
   static constexpr ClassId kHuge{kCount};
   static constexpr std::size_t kMaxSlices = kMaxBlock / kSlice;  // of a span with a class
@@ -85,8 +90,8 @@ struct SizeClassRules : Config {
   /// The class of a request of n bytes, 1 <= n <= kMaxBlock.
   static constexpr ClassId of(std::size_t n) {
     if (n <= kMaxLinear) return ClassId{static_cast<unsigned>((n + kQuantum - 1) / kQuantum)};
-    // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the three bits
-    // below the leading one of n-1 number them.
+    // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the
+    // three bits below the leading one of n-1 number them.
     const unsigned b = log2_floor(n - 1);
     return ClassId{kLinearClasses + (b - log2_floor(kMaxLinear)) * kStepsPerDoubling +
                    static_cast<unsigned>((n - 1) >> (b - log2_floor(kStepsPerDoubling))) -
@@ -107,8 +112,8 @@ struct SizeClassRules : Config {
     return (span.overhead() + records) * 100 <= span.real_span * kMostOverheadPercent;
   }
 
-  /// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as the bounds
-  /// on overhead and on the number of blocks allow. One block: whole slices.
+  /// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as
+  /// the bounds on overhead and on the number of blocks allow. One block: whole slices.
   static constexpr SizeClass span_of(ClassId c) {
     const std::uint32_t size = block_size(c);
     if (c >= kFirstLarge) {
@@ -138,11 +143,13 @@ struct SizeClassRules : Config {
     }
     const std::size_t pool_bytes =
         info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
-    info.pool_most = static_cast<std::uint16_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
+    info.pool_most =
+        static_cast<std::uint16_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
     info.magic = divisibility_magic(info.block_size);
     // A span that is not partial has some block out, and one that is has some block free.
     const std::uint32_t free = (info.blocks * Config::kPartialPermille + 999) / 1000;
-    const auto reuse_free = static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
+    const auto reuse_free =
+        static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
     info.partial_outstanding = info.blocks - reuse_free;
     info.refill_remotes = reuse_free;
     return info;
@@ -160,20 +167,20 @@ struct SizeClassRules : Config {
 template <class Config>
 struct SizeClasses : SizeClassRules<Config> {
   using Rules = SizeClassRules<Config>;
-  using Rules::block_size, Rules::of, Rules::kCount, Rules::kFirstLarge, Rules::kSlice, Rules::kMaxBlock,
-      Rules::kMaxSmall, Rules::kMaxOrder, Rules::kPoolRows;
+  using Rules::block_size, Rules::of, Rules::kCount, Rules::kFirstLarge, Rules::kSlice,
+      Rules::kMaxBlock, Rules::kMaxSmall, Rules::kMaxOrder, Rules::kPoolRows;
 
   static constexpr std::array<ClassInfo, kCount + 1> kTable = Rules::make_table();
 
   static constexpr const ClassInfo& info(ClassId c) { return kTable[index_of(c)]; }
   static constexpr bool has_one_block(ClassId c) { return info(c).blocks == 1; }
 
-  /// The smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two). kNone:
-  /// there is none; above a slice no class is aligned.
+  /// The smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two).
+  /// kNone: there is none; above a slice no class is aligned.
   static constexpr ClassId of_aligned(std::size_t n, std::size_t alignment) {
     if (n > kMaxBlock || alignment > kSlice) return ClassId::kNone;
-    // A class below both of these has several blocks in a span, each smaller than the least multiple of the
-    // alignment: it does not serve. From there it takes a few steps.
+    // A class below both of these has several blocks in a span, each smaller than the least
+    // multiple of the alignment: it does not serve. From there it takes a few steps.
     const std::size_t multiple = align_up(max_of(n, 1), alignment);
     const std::size_t dense = multiple <= kMaxBlock ? index_of(of(multiple)) : kCount;
     const std::size_t single = max_of(index_of(of(max_of(n, 1))), index_of(kFirstLarge));
@@ -194,12 +201,14 @@ struct SizeClasses : SizeClassRules<Config> {
   }
   static constexpr bool row_holds(unsigned c) {
     const ClassInfo& k = kTable[c];
-    if (k.blocks == 0) return false;  // no span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
+    // No span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
+    if (k.blocks == 0) return false;
     const std::size_t smallest = c == 1 ? 1 : kTable[c - 1].block_size + std::size_t{1};
     if (of(smallest) != ClassId{c} || of(k.block_size) != ClassId{c}) return false;
     if (k.block_size != block_size(ClassId{c})) return false;
     if (k.block_size % kQuantum != 0) return false;
-    // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16 bytes.
+    // (block - n) / n is at most a step for every n above 128, and 1/8
+    // where classes go by 16 bytes.
     constexpr std::size_t kSteps = min_of(Rules::kStepsPerDoubling, 128 / kQuantum);
     if (smallest > 128 && (k.block_size - smallest) * kSteps > smallest) return false;
     // The real span ends with the page in which the last block ends.
@@ -215,13 +224,14 @@ struct SizeClasses : SizeClassRules<Config> {
     if ((ClassId{c} < kFirstLarge) != (k.blocks > 1)) return false;
     if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
     // A span that becomes shared with no block free must not be partial at once.
-    if (k.blocks > 1 && (k.partial_outstanding >= k.blocks || k.partial_outstanding == 0)) return false;
+    if (k.blocks > 1 && (k.partial_outstanding >= k.blocks || k.partial_outstanding == 0))
+      return false;
     return true;
   }
 
-  // Spans of several blocks are aligned to a slice, so a block is as aligned as its size. The class of a
-  // multiple of a power of two has blocks that are a multiple of it: either the class's step divides the
-  // power, and the size is exact, or the power divides the step.
+  // Spans of several blocks are aligned to a slice, so a block is as aligned as its size. The class
+  // of a multiple of a power of two has blocks that are a multiple of it: either the class's step
+  // divides the power, and the size is exact, or the power divides the step.
   static constexpr bool multiples_are_aligned() {
     for (std::size_t alignment = kQuantum; alignment <= kMaxSmall; alignment *= 2) {
       for (std::size_t n = alignment; n <= kMaxSmall; n += alignment) {
@@ -236,13 +246,16 @@ struct SizeClasses : SizeClassRules<Config> {
 template <class Config>
 constexpr bool classes_hold() {
   using Classes = SizeClasses<Config>;
-  static_assert(Classes::kMaxBlock / Classes::kSlice <= 255, "ClassInfo has a byte for a span's slices");
+  static_assert(Classes::kMaxBlock / Classes::kSlice <= 255,
+                "ClassInfo has a byte for a span's slices");
   static_assert(Classes::kPoolRows <= 255, "ClassInfo has a byte for a span's row of the pool");
   static_assert(Classes::first_bad_row() == 0, "see first_bad_row() for what a row must keep to");
   static_assert(Classes::multiples_are_aligned());
-  static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kSlice) == ClassId{Classes::kCount - 1});
+  static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kSlice) ==
+                ClassId{Classes::kCount - 1});
   static_assert(is_power_of_two(Classes::kStepsPerDoubling));
-  static_assert(Classes::kCount <= 255, "the record of a span has a byte for its class, kHuge included");
+  static_assert(Classes::kCount <= 255,
+                "the record of a span has a byte for its class, kHuge included");
   return true;
 }
 static_assert(classes_hold<Standard>());

@@ -1,12 +1,13 @@
-// Bounds the idle memory around the blocks of spans of one block, which stays though nobody can use it:
+// Bounds the idle memory around the blocks of spans of one block, which stays
+// though nobody can use it:
 //
 //   idle <= 4 MiB + spans of one block / 16, plus what there was no credit to give back
 //
-// What exceeds the bound is given back when a span is handed out. So a program whose objects come and go
-// within the bound never pays, and a program that lives in such objects keeps little memory that it has no
-// use for. Credit keeps a program from paying again and again for memory that blocks of other sizes use in
-// between. Giving back takes credit; credit grows by as much as the live spans of one block exceed their
-// former maximum, and by 32 MiB a second, up to 32 MiB.
+// What exceeds the bound is given back when a span is handed out. So a program whose objects come
+// and go within the bound never pays, and a program that lives in such objects keeps little memory
+// that it has no use for. Credit keeps a program from paying again and again for memory that blocks
+// of other sizes use in between. Giving back takes credit; credit grows by as much as the live
+// spans of one block exceed their former maximum, and by 32 MiB a second, up to 32 MiB.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe, zero-initialisable. Relaxed throughout: nothing depends on the counts but what is purged.
+/// Thread-safe, zero-initialisable. Relaxed throughout: nothing depends on the
+/// counts but what is purged.
 class SlackBound {
  public:
   static constexpr std::size_t kPage = 4 * kKiB;

@@ -1,9 +1,10 @@
-// A span's record, in a table with one record a slice; that of a span's first slice speaks for the span.
+// A span's record, in a table with one record a slice; that of a span's first
+// slice speaks for the span.
 //
-// In a span of several blocks `order` leads from every slice to the first. A span of one block is only asked
-// for by the address of its block, which begins in its first slice. The records of its other slices stay as
-// earlier spans left them: they say "free", and their `order` leads to a record that says "free" or to a span
-// in which the address does not lie.
+// In a span of several blocks `order` leads from every slice to the first. A span of one block is
+// only asked for by the address of its block, which begins in its first slice. The records of its
+// other slices stay as earlier spans left them: they say "free", and their `order` leads to a
+// record that says "free" or to a span in which the address does not lie.
 #pragma once
 
 #include <cstdint>
@@ -20,44 +21,59 @@ namespace spanalloc::standard {
 /// A span's list. kFull: a span without a free block that a search met when memory was out.
 enum class ListId : std::uint8_t { kNone = 0, kNearlyFull, kPartial, kDelayed, kFull };
 
-/// A span's life: never used -> owned -> shared (on one of the lists) -> free -> owned ... A span of one
-/// block changes free -> shared -> free, maybe as a cached large span. Heap::begin_life() writes what is
-/// constant while the span is not free.
+/// A span's life: never used -> owned -> shared (on one of the lists) -> free -> owned ... A span
+/// of one block changes free -> shared -> free, maybe as a cached large span. Heap::begin_life()
+/// writes what is constant while the span is not free.
 ///
-/// The first cache line is the owner's: its short paths write there, and nowhere else in the record. Other
-/// threads read and write the second line; in the first only what a shared span's owner has freed.
+/// The first cache line is the owner's: its short paths write there, and nowhere else in
+/// the record. Other threads read and write the second line; in the first only what a
+/// shared span's owner has freed.
 ///
-/// Equation of a shared span: quota - left = uncollected, the owner's frees that `word` does not count yet.
+/// Equation of a shared span: quota - left = uncollected, the owner's frees that
+/// `word` does not count yet.
 struct alignas(kCacheLine) Span : FreeTarget {
-  Atomic<std::uint32_t> quota;   ///< owner; of a shared span under the lock: what `left` was when it was set
-  Atomic<std::uint32_t> carved;  ///< owner: so many of the first blocks were out or listed once, the rest is
-                                 ///< untouched; a thread that holds a block sees that it was carved
-  bool zero;                     ///< owner of an owned span: what was never carved reads as zero
-  std::uint8_t idle;             ///< of a span of one block, the thread that has it: see SlackBound
-  Plain<bool> retired;  ///< lock of the owner, of a shared span: retired; on no list, and not counted again
+  /// Owner; of a shared span under the lock: what `left` was when it was set
+  Atomic<std::uint32_t> quota;
+  /// Owner: so many of the first blocks were out or listed once, the rest is untouched; a thread
+  /// that holds a block sees that it was carved
+  Atomic<std::uint32_t> carved;
+  bool zero;          ///< owner of an owned span: what was never carved reads as zero
+  std::uint8_t idle;  ///< of a span of one block, the thread that has it: see SlackBound
+  /// Lock of the owner, of a shared span: retired; on no list, and not counted again
+  Plain<bool> retired;
   Atomic<Block*> rest;  ///< owner: a second list, of what others had freed before; mostly empty
   Atomic<std::uint64_t> purged;  ///< owner; of a shared span the lock: see purged_pages.hpp
 
   alignas(kCacheLine) Atomic<std::uint64_t> word;  ///< shared: SpanWord
-  Plain<SpanNumber> next;                          ///< lock of the owner: the next span on the list `list`
-  Plain<SpanNumber> prev;                          ///< lock of the owner: the one before
-  Plain<ListId> list;                              ///< lock of the owner
-  Plain<std::uint8_t> size_class;                  ///< constant while the span is not free: its ClassId
-  std::uint8_t order;  ///< log2 of the span's slices if it has several blocks, else 0; constant while the
-                       ///< span is not free, and equal in the records of all its slices
-  Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics of other threads
-  Plain<bool> uncounted;    ///< lock of the owner: abandoned, and its free blocks not counted yet; until then
-                            ///< `word` counts them as out
-  Atomic<HeapNumber> heap;  ///< the heap that has the span: constant while it is not free, and until a thread
-                            ///< takes it out of that heap's pool
-  Atomic<std::uint32_t> pool_link;  ///< the pool's stack that the free span is in: the next span there
-  Plain<std::uint32_t> watched;     ///< lock of the owner; of an owned span the owner: see Watch
-  BlockTest shown;      ///< a copy of `blocks` for other threads, written by the owner: a look into the first
-                        ///< line would take that line from the owner's CPU at each of their frees
-  std::uint32_t asked;  ///< holder of a block of kHuge: slices that it was last resized to (or a little
-                        ///< more), beyond which the span may have room; 0: never resized
-  std::uint32_t room;  ///< of a span of one block of a class, the holder of the block, or of the cached span:
-                       ///< bytes from where the block begins to where the span ends
+  /// Lock of the owner: the next span on the list `list`
+  Plain<SpanNumber> next;
+  Plain<SpanNumber> prev;  ///< lock of the owner: the one before
+  Plain<ListId> list;      ///< lock of the owner
+  /// Constant while the span is not free: its ClassId
+  Plain<std::uint8_t> size_class;
+  /// log2 of the span's slices if it has several blocks, else 0; constant while the span is not
+  /// free, and equal in the records of all its slices
+  std::uint8_t order;
+  /// size_class of the latest life, for statistics of other threads
+  Atomic<std::uint8_t> shown_class;
+  /// Lock of the owner: abandoned, and its free blocks not counted yet; until then
+  /// `word` counts them as out
+  Plain<bool> uncounted;
+  /// The heap that has the span: constant while it is not free, and until a thread takes
+  /// it out of that heap's pool
+  Atomic<HeapNumber> heap;
+  /// The pool's stack that the free span is in: the next span there
+  Atomic<std::uint32_t> pool_link;
+  Plain<std::uint32_t> watched;  ///< lock of the owner; of an owned span the owner: see Watch
+  /// A copy of `blocks` for other threads, written by the owner: a look into the first line would
+  /// take that line from the owner's CPU at each of their frees
+  BlockTest shown;
+  /// Holder of a block of kHuge: slices that it was last resized to (or a little more), beyond
+  /// which the span may have room; 0: never resized
+  std::uint32_t asked;
+  /// Of a span of one block of a class, the holder of the block, or of the cached span: bytes from
+  /// where the block begins to where the span ends
+  std::uint32_t room;
 
   SpanWord load_word() const { return SpanWord{word.load_relaxed()}; }
   ClassId class_id() const { return ClassId{static_cast<std::uint8_t>(size_class)}; }
@@ -67,13 +83,16 @@ struct alignas(kCacheLine) Span : FreeTarget {
     quota.store_relaxed(count);
     left.store_relaxed(count);
   }
-  /// A current span is looked at when its list ends. Frees into it are events only to read the clock, unless
-  /// the thread may be about to give the span up: expect_emptying(). Then `quota` is how often it has looked.
+  /// A current span is looked at when its list ends. Frees into it are events only to read the
+  /// clock, unless the thread may be about to give the span up: expect_emptying(). Then `quota` is
+  /// how often it has looked.
   void expect_frees_while_owned() { expect_clock(kFirstClock); }
   void expect_clock(std::uint32_t frees) { expect_emptying(frees, kForClock + frees); }
-  static constexpr std::uint32_t kForClock = 1u << 16;  // `quota` of a current span: only read the clock
-  static constexpr std::uint32_t kFirstClock = 32;      // after so many frees, or, if frees go on,
-  static constexpr std::uint32_t kMostClock = 8192;     // after up to so many; kSoonClock while work waits
+  // `quota` of a current span: only read the clock
+  static constexpr std::uint32_t kForClock = 1u << 16;
+  static constexpr std::uint32_t kFirstClock = 32;  // after so many frees, or, if frees go on,
+  // After up to so many; kSoonClock while work waits
+  static constexpr std::uint32_t kMostClock = 8192;
   static constexpr std::uint32_t kSoonClock = 16;
   void expect_emptying(std::uint32_t count, std::uint32_t looks) {
     quota.store_relaxed(looks);
@@ -86,11 +105,13 @@ struct alignas(kCacheLine) Span : FreeTarget {
 };
 static_assert(sizeof(Span) == 2 * kCacheLine);
 
-/// What is remembered of a shared span from one decay epoch to the next: how many blocks were out, and
-/// whether its pages were purged as far as possible since. 0: nothing, as when it becomes shared.
+/// What is remembered of a shared span from one decay epoch to the next: how many
+/// blocks were out, and whether its pages were purged as far as possible since. 0:
+/// nothing, as when it becomes shared.
 struct Watch {
-  static constexpr std::uint32_t kGrown = 1;  ///< of an owned span, its owner's: since it was last shared or
-                                              ///< used up blocks were carved, or taken back from purged pages
+  /// Of an owned span, its owner's: since it was last shared or used up blocks were carved, or
+  /// taken back from purged pages
+  static constexpr std::uint32_t kGrown = 1;
   static constexpr std::uint32_t seen(std::uint32_t out) { return out * 2 + 2; }
   static constexpr std::uint32_t purged(std::uint32_t out) { return out * 2 + 3; }
 };

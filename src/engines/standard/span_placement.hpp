@@ -17,24 +17,27 @@
 
 namespace spanalloc::standard {
 
-/// Free spans of their finder alone, linked through `next`: for the pool, when the finder holds no lock.
+/// Free spans of their finder alone, linked through `next`: for the pool, when
+/// the finder holds no lock.
 struct SpanChain {
   SpanNumber first = SpanNumber::kNone;
   std::uint32_t count = 0;
-  SpanNumber damaged = SpanNumber::kNone;  ///< the last span retired on the way; reported at the end
+  /// The last span retired on the way; reported at the end
+  SpanNumber damaged = SpanNumber::kNone;
 
   bool has_nothing() const { return first == SpanNumber::kNone && damaged == SpanNumber::kNone; }
 };
 
-/// A heap's abandoned lists: cache records without a thread, which own the spans of ended threads. There are
-/// as many as threads can end at once on this machine, at most 64.
+/// A heap's abandoned lists: cache records without a thread, which own the spans of ended threads.
+/// There are as many as threads can end at once on this machine, at most 64.
 struct AbandonedLists {
   static constexpr unsigned kMost = 64;
 
   CacheNumber numbers[kMost] = {};  ///< constant once the heap has a cache
-  std::uint32_t mask = 0;  ///< constant once the heap has a cache: the number of lists, 2^n, less one
-  /// By class; bit n: abandoned list numbers[n] may have a partial span. Apart from the members above, which
-  /// are read all the time.
+  /// Constant once the heap has a cache: the number of lists, 2^n, less one
+  std::uint32_t mask = 0;
+  /// By class; bit n: abandoned list numbers[n] may have a partial span. Apart from the members
+  /// above, which are read all the time.
   Atomic<std::uint64_t>* of_class = nullptr;
 
   /// Where a cache leaves its spans when its thread ends.
@@ -45,7 +48,8 @@ struct AbandonedLists {
 ///   SpanRef span(SpanNumber), Lists& cache(CacheNumber)  their records
 ///   std::uint32_t capacity(ClassId)                      blocks of a span of that class
 ///   BlockOffset cut_lists(SpanRef, BlockOffset)          PartialPurge::cut_lists()
-///   std::uint32_t partial_outstanding(ClassId)           how many blocks of a partial span may be out
+///   std::uint32_t partial_outstanding(ClassId)           how many blocks of a partial span may be
+///                                                        out
 template <class Pages>
 class SpanPlacement {
  public:
@@ -53,7 +57,8 @@ class SpanPlacement {
 
   constexpr explicit SpanPlacement(Pages& pages) : pages_(pages) {}
 
-  /// Puts a shared span with this word, on no list, on the right one. Under the lock of word.owner().
+  /// Puts a shared span with this word, on no list, on the right one. Under
+  /// the lock of word.owner().
   void place(SpanRef span, SpanWord word) {
     Lists& cache = pages_.cache(word.owner());
     const ClassId c = span->class_id();
@@ -121,10 +126,12 @@ class SpanPlacement {
   Links links() const { return {pages_}; }
 
   // Lists change under their owner's lock; in a fork's child also when the lock's holder vanished.
-  static bool may_change(const Lists& cache) { return cache.lock.is_mine() || cache.lock.owner_died(); }
+  static bool may_change(const Lists& cache) {
+    return cache.lock.is_mine() || cache.lock.owner_died();
+  }
 
-  // Looks first: mostly the bit is set, and the cache line stays shared. Relaxed: the bit only says where to
-  // look, and the lock orders it with the list (I5).
+  // Looks first: mostly the bit is set, and the cache line stays shared. Relaxed: the bit only says
+  // where to look, and the lock orders it with the list (I5).
   void show_abandoned(const Lists& cache, ClassId c) {
     const std::uint64_t bit = std::uint64_t{1} << (cache.abandoned_list - 1);
     Atomic<std::uint64_t>& abandoned = cache.abandoned_of_class[index_of(c)];
@@ -135,8 +142,9 @@ class SpanPlacement {
     if (!cache.is_abandoned_list()) return true;
     unsigned c = 0;
     for (const auto& list : cache.partial) {
-      const bool shown = list.is_empty() ||
-                         (cache.abandoned_of_class[c].load_relaxed() >> (cache.abandoned_list - 1) & 1) != 0;
+      const bool shown =
+          list.is_empty() ||
+          (cache.abandoned_of_class[c].load_relaxed() >> (cache.abandoned_list - 1) & 1) != 0;
       if (!shown) return false;
       ++c;
     }

@@ -1,26 +1,30 @@
-// How a span moves between the lists of caches, its owners and its heap. The words of span_word.hpp decide;
-// this file adds the lists (span_placement.hpp), which the lock of the owning cache guards.
+// How a span moves between the lists of caches, its owners and its heap. The words of span_word.hpp
+// decide; this file adds the lists (span_placement.hpp), which the lock of the owning cache guards.
 //
-// Nothing here puts a span into the pool. A call that makes a span free gives it to its caller, on no list.
+// Nothing here puts a span into the pool. A call that makes a span free gives it
+// to its caller, on no list.
 //
-// Invariants (the models check them, docs/concurrency.md argues them, tests/unit/assertions violates each):
-// I1  A span whose word says shared and that has several blocks is on exactly one list of the cache that the
-//     word names, or the thread that moves it holds that cache's lock. The change owned -> shared and the
-//     linking are one critical section; so are the unlinking and shared -> owned.
-// I2  A span changes shared -> free once: by the compare-and-swap that brings `outstanding` to 0, or by one
-//     under the cache's lock that finds outstanding == uncollected. The thread that succeeds has claimed the
-//     span: it takes the lock, unlinks the span if it is still linked, and puts it into the pool. Other
-//     threads leave a free span on a list alone, because its claimer is on the way.
-// I3  While a span stays shared its owner changes only under the locks of both owners (the cache's is taken
-//     before the abandoned list's).
-// I4  A shared span can be empty but unclaimed (outstanding == uncollected > 0), if both last freers looked
-//     too early. Then its delayed bit was set since its owner last collected: it is on the delayed list, or
-//     the freer that set the bit is about to put it there. The owner's next slow path collects that list.
-// I5  A thread that leaves an abandoned list's lock leaves the list's bit in AbandonedLists::of_class of a
-//     class set, if the list has a partial span of that class.
+// Invariants (the models check them, docs/concurrency.md argues them,
+// tests/unit/assertions violates each):
+// I1  A span whose word says shared and that has several blocks is on exactly one list of the cache
+//     that the word names, or the thread that moves it holds that cache's lock. The change owned ->
+//     shared and the linking are one critical section; so are the unlinking and shared -> owned.
+// I2  A span changes shared -> free once: by the compare-and-swap that brings `outstanding` to 0,
+//     or by one under the cache's lock that finds outstanding == uncollected. The thread that
+//     succeeds has claimed the span: it takes the lock, unlinks the span if it is still linked, and
+//     puts it into the pool. Other threads leave a free span on a list alone, because its claimer
+//     is on the way.
+// I3  While a span stays shared its owner changes only under the locks of both owners (the cache's
+//     is taken before the abandoned list's).
+// I4  A shared span can be empty but unclaimed (outstanding == uncollected > 0), if both last
+//     freers looked too early. Then its delayed bit was set since its owner last collected: it is
+//     on the delayed list, or the freer that set the bit is about to put it there. The owner's next
+//     slow path collects that list.
+// I5  A thread that leaves an abandoned list's lock leaves the list's bit in
+//     AbandonedLists::of_class of a class set, if the list has a partial span of that class.
 //
-// A caller that may be given a span has entered the heap (HeapCall) before the call: so a fork's child knows
-// that a vanished thread may have had one.
+// A caller that may be given a span has entered the heap (HeapCall) before the call: so a fork's
+// child knows that a vanished thread may have had one.
 #pragma once
 
 #include <bit>
@@ -45,13 +49,14 @@ enum class Freed : std::uint8_t {
 
 /// The outcome for a span when its owner has counted its own frees into the word.
 enum class Collected : std::uint8_t {
-  kPlaced,   ///< it is on the list that its free blocks ask for; or another thread has claimed it
-  kEmpty,    ///< it is free, and the caller's
-  kDamaged,  ///< more was freed than was out: retired; the caller reports it when it holds nothing else
+  kPlaced,  ///< it is on the list that its free blocks ask for; or another thread has claimed it
+  kEmpty,   ///< it is free, and the caller's
+  /// More was freed than was out: retired; the caller reports it when it holds nothing else
+  kDamaged,
 };
 
-/// A span that the caller owns from now on; `remotes` is the first block of the remote list that came with
-/// it. The blocks on its free_list and those never carved are the caller's as well.
+/// A span that the caller owns from now on; `remotes` is the first block of the remote list that
+/// came with it. The blocks on its free_list and those never carved are the caller's as well.
 struct OwnedSpan {
   SpanRef span;
   BlockOffset remotes = BlockOffset::kNone;
@@ -68,10 +73,11 @@ class SpanProtocol : public SpanRepair<Pages> {
   using typename Base::CacheGuard;
   using typename Base::Lists;
 
-  /// A thread that does not own the span frees a batch of `count` blocks, linked from the one marked
-  /// `newest`; link(head) writes the oldest one's link.
+  /// A thread that does not own the span frees a batch of `count` blocks, linked from the one
+  /// marked `newest`; link(head) writes the oldest one's link.
   template <class Link>
-  SPANALLOC_INLINE Freed free_remote(SpanRef span, BlockOffset newest, std::uint32_t count, Link&& link) {
+  SPANALLOC_INLINE Freed free_remote(SpanRef span, BlockOffset newest, std::uint32_t count,
+                                     Link&& link) {
     const RemotelyFreed freed = free_remotely(span->word, newest, count, link);
     switch (freed.result) {
       case RemoteFree::kBadFree:
@@ -82,8 +88,8 @@ class SpanProtocol : public SpanRepair<Pages> {
       case RemoteFree::kDelayed:
         return note_delayed(span, freed.after.owner());
       case RemoteFree::kDone:
-        // A hint, confirmed under the lock. Acquire: pairs with the owner's release store. After our free the
-        // span may be anything already, but the record stays readable.
+        // A hint, confirmed under the lock. Acquire: pairs with the owner's release store. After
+        // our free the span may be anything already, but the record stays readable.
         if (freed.after.state() == SpanState::kShared &&
             freed.after.outstanding() == span->uncollected_acquire()) {
           return note_delayed(span, freed.after.owner());
@@ -93,7 +99,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Freed::kDone;
   }
 
-  /// The owner's call after a free that was an event (push_freed). True: the span is empty, and the caller's.
+  /// The owner's call after a free that was an event (push_freed). True: the span is
+  /// empty, and the caller's.
   bool collect_after_free(SpanRef span, CacheNumber me) {
     CacheGuard guard(*this, me);
     // Our own free may have let another thread claim the span; then we must not touch it any more.
@@ -119,9 +126,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Any thread, on a pool miss or in malloc_trim: claims the spans on a cache's delayed list that are empty
-  /// already, because their owner may not run for long. Does not wait for a busy lock. Asks `may_steal` under
-  /// the lock: the cache may have become another heap's.
+  /// Any thread, on a pool miss or in malloc_trim: claims the spans on a cache's delayed list that
+  /// are empty already, because their owner may not run for long. Does not wait for a busy lock.
+  /// Asks `may_steal` under the lock: the cache may have become another heap's.
   template <class MaySteal>
   SpanChain claim_unnoticed_empties(CacheNumber owner, MaySteal&& may_steal) {
     Lists& cache = pages_.cache(owner);
@@ -138,7 +145,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Owner: owned -> shared. `free_blocks` of its blocks are on the owner's list or were never carved.
+  /// Owner: owned -> shared. `free_blocks` of its blocks are on the owner's
+  /// list or were never carved.
   Collected owned_to_shared(SpanRef span, CacheNumber me, std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
@@ -148,9 +156,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     return collect_and_place(pages_.cache(me), span, free_blocks);
   }
 
-  /// Any thread but the owner: takes the remote list of a span that cache `owner` owns, if the span is of
-  /// class c and the list has at least so many blocks, which go on counting as out. Does not wait for a busy
-  /// lock; asks `may_borrow` under it.
+  /// Any thread but the owner: takes the remote list of a span that cache `owner` owns, if the span
+  /// is of class c and the list has at least so many blocks, which go on counting as out. Does not
+  /// wait for a busy lock; asks `may_borrow` under it.
   template <class MayBorrow>
   RemoteList borrow(SpanRef span, CacheNumber owner, ClassId c, std::uint32_t at_least,
                     MayBorrow&& may_borrow) {
@@ -161,8 +169,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     };
     if (!is_worth_it(span->load_word()) || !cache.lock.try_lock()) return {};
     RemoteList list;
-    // Acquire: the class was written before the word said owned. It stays while the word says so, since the
-    // owner gives up a current span only under this lock.
+    // Acquire: the class was written before the word said owned. It stays while the word says so,
+    // since the owner gives up a current span only under this lock.
     if (is_worth_it(SpanWord{span->word.load_acquire()}) && span->class_id() == c && may_borrow()) {
       list = take_remotes(span->word, capacity);
     }
@@ -170,26 +178,28 @@ class SpanProtocol : public SpanRepair<Pages> {
     return list;
   }
 
-  /// Owned -> shared, into abandoned list `new_owner`, under the lock of cache `me`, when its thread ends.
-  /// The blocks that are free in the span, on its lists or never carved, are not counted.
+  /// Owned -> shared, into abandoned list `new_owner`, under the lock of cache `me`,
+  /// when its thread ends. The blocks that are free in the span, on its lists or never
+  /// carved, are not counted.
   void owned_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner) {
     give_to_abandoned_list(span, me, new_owner, 0, true);
   }
-  /// The change of owned_to_abandoned() for a span whose free blocks were counted: there are `free_blocks`.
-  /// True: the span is empty, and the caller's.
-  bool counted_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner, std::uint32_t free_blocks) {
+  /// The change of owned_to_abandoned() for a span whose free blocks were counted: there are
+  /// `free_blocks`. True: the span is empty, and the caller's.
+  bool counted_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner,
+                            std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
     return give_to_abandoned_list(span, me, new_owner, free_blocks, false);
   }
 
-  /// The caller becomes owner of a partial span of abandoned list `from` whose free blocks nobody has
-  /// counted; one of the first `look_at` of its class.
+  /// The caller becomes owner of a partial span of abandoned list `from` whose free blocks nobody
+  /// has counted; one of the first `look_at` of its class.
   OwnedSpan uncounted_to_owned(CacheNumber from, ClassId c, CacheNumber me, std::uint32_t look_at) {
     Lists& cache = pages_.cache(from);
     if (cache.uncounted.load_relaxed() == 0 || cache.partial[index_of(c)].is_empty()) return {};
     CacheGuard guard(*this, from);
-    for (SpanNumber number = cache.partial[index_of(c)].first(); number != SpanNumber::kNone && look_at != 0;
-         --look_at) {
+    for (SpanNumber number = cache.partial[index_of(c)].first();
+         number != SpanNumber::kNone && look_at != 0; --look_at) {
       const SpanRef span = pages_.span(number);
       number = span->next;
       if (!span->uncounted) continue;
@@ -201,15 +211,16 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// Makes the caller owner of a partial span on its own cache's list of the class.
   OwnedSpan partial_to_owned(ClassId c, CacheNumber me) {
     Lists& cache = pages_.cache(me);
-    if (cache.partial[index_of(c)].is_empty()) return {};  // our own list: nobody else puts a span there
+    // Our own list: nobody else puts a span there
+    if (cache.partial[index_of(c)].is_empty()) return {};
     CacheGuard guard(*this, me);
     return take_partial(cache, c, me);
   }
 
-  /// Adoption: makes the caller owner of a partial span of the class on an abandoned list. The caller's own
-  /// abandoned list comes first, and threads that begin and end all the time get on with it alone. A busy one
-  /// of the others is skipped unless `wait`, since the pool may have a span, too. Spans abandoned meanwhile
-  /// serve the next call.
+  /// Adoption: makes the caller owner of a partial span of the class on an abandoned list. The
+  /// caller's own abandoned list comes first, and threads that begin and end all the time get on
+  /// with it alone. A busy one of the others is skipped unless `wait`, since the pool may have a
+  /// span, too. Spans abandoned meanwhile serve the next call.
   OwnedSpan abandoned_to_owned(const AbandonedLists& abandoned_lists, ClassId c, CacheNumber me,
                                bool wait = false) {
     // No abandoned list shows a partial span (I5).
@@ -224,7 +235,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     Atomic<std::uint64_t>& abandoned = abandoned_lists.of_class[index_of(c)];
     std::uint64_t holders = abandoned.load_relaxed();
     if (!wait) holders &= ~(std::uint64_t{1} << home_bit);
-    for (holders = std::rotr(holders, static_cast<int>(home_bit)); holders != 0; holders &= holders - 1) {
+    for (holders = std::rotr(holders, static_cast<int>(home_bit)); holders != 0;
+         holders &= holders - 1) {
       const unsigned bit = (home_bit + static_cast<unsigned>(std::countr_zero(holders))) % 64;
       const CacheNumber from = abandoned_lists.numbers[bit];
       Lists& abandoned_list = pages_.cache(from);
@@ -244,10 +256,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  /// When memory is out: makes the caller owner of any span of its nearly full list with a free block,
-  /// however few. Spans without one move to the full list, so that the next search does not meet them again.
-  /// The first block that is freed into such a span brings it back: the owner's free is the event that is set
-  /// here, another thread's puts the span on the delayed list.
+  /// When memory is out: makes the caller owner of any span of its nearly full list with a free
+  /// block, however few. Spans without one move to the full list, so that the next search does not
+  /// meet them again. The first block that is freed into such a span brings it back: the owner's
+  /// free is the event that is set here, another thread's puts the span on the delayed list.
   OwnedSpan nearly_full_to_owned(ClassId c, CacheNumber me) {
     Lists& cache = pages_.cache(me);
     CacheGuard guard(*this, me);
@@ -266,18 +278,21 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  /// Asked by the owner. False: cache `me` has no shared span, and gets none meanwhile. (Only its owner makes
-  /// a span shared there, and notes its class until abandon_all(). A fork's child lists them as delayed.)
+  /// Asked by the owner. False: cache `me` has no shared span, and gets none meanwhile. (Only
+  /// its owner makes a span shared there, and notes its class until abandon_all(). A fork's
+  /// child lists them as delayed.)
   bool may_have_shared(CacheNumber me) {
     Lists& cache = pages_.cache(me);
     bool any = cache.has_delayed.load_relaxed() != 0;
     for (const std::uint64_t classes : cache.classes) any = any || classes != 0;
     return any;
   }
-  /// When the owner ends: gives the shared spans of cache `me` to `new_owner`, and empty ones to the caller.
+  /// When the owner ends: gives the shared spans of cache `me` to `new_owner`, and
+  /// empty ones to the caller.
   SpanChain abandon_all(CacheNumber me, CacheNumber new_owner) {
     Lists& cache = pages_.cache(me);
-    SPANALLOC_ASSERT(!cache.is_abandoned_list() && pages_.cache(new_owner).is_abandoned_list());  // I3
+    // I3
+    SPANALLOC_ASSERT(!cache.is_abandoned_list() && pages_.cache(new_owner).is_abandoned_list());
     SpanChain emptied;
     CacheGuard guard(*this, me);
     CacheGuard abandoned_guard(*this, new_owner);
@@ -297,9 +312,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Any thread: calls f(lists, word) under the lock of the cache that has the shared span, if the span is on
-  /// one of its lists. Without `wait` not if the lock is busy. Nobody becomes the span's owner until f
-  /// returns. The span may be claimed (I2), but its claimer waits for the lock.
+  /// Any thread: calls f(lists, word) under the lock of the cache that has the shared span, if the
+  /// span is on one of its lists. Without `wait` not if the lock is busy. Nobody becomes the span's
+  /// owner until f returns. The span may be claimed (I2), but its claimer waits for the lock.
   template <class F>
   SPANALLOC_COLD void with_shared(SpanRef span, bool wait, F&& f) {
     const SpanWord word = span->load_word();
@@ -317,17 +332,19 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// The thread that claimed the span (I2) takes it off its last owner's lists.
   [[gnu::noinline]] void take_off_lists(SpanRef span, CacheNumber owner) {
-    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);  // I2: nobody else may claim it
-    // A span of one block is never on a list. We may still read the class, because we have claimed the span.
+    // I2: nobody else may claim it
+    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);
+    // A span of one block is never on a list. We may still read the class, because
+    // we have claimed the span.
     if (pages_.capacity(span->class_id()) == 1) return;
     CacheGuard guard(*this, owner);
     if (span->list != ListId::kNone) unlink(pages_.cache(owner), span);
   }
 
-  /// In a fork's child, of a span on a list with the delayed bit: the thread that set the bit may have
-  /// vanished before it put the span on the delayed list (I4). True: the span was empty, and is the caller's.
-  /// If it is the calling thread's own, it only goes on the delayed list: the thread may be in the middle of
-  /// collect_after_free(), and no other step may come between.
+  /// In a fork's child, of a span on a list with the delayed bit: the thread that set the bit may
+  /// have vanished before it put the span on the delayed list (I4). True: the span was empty, and
+  /// is the caller's. If it is the calling thread's own, it only goes on the delayed list: the
+  /// thread may be in the middle of collect_after_free(), and no other step may come between.
   SPANALLOC_COLD bool collect_on_list(SpanRef span) {
     const CacheNumber owner = span->load_word().owner();
     Lists& cache = pages_.cache(owner);
@@ -342,10 +359,13 @@ class SpanProtocol : public SpanRepair<Pages> {
   }
 
  private:
-  // Whether the lists of a cache whose thread has ended hold only spans that wait for their claimers (I2).
+  // Whether the lists of a cache whose thread has ended hold only spans that wait
+  // for their claimers (I2).
   bool only_claimed_are_left(const Lists& cache) {
     bool all = true;
-    const auto check = [&](SpanRef span) { all = all && span->load_word().state() == SpanState::kFree; };
+    const auto check = [&](SpanRef span) {
+      all = all && span->load_word().state() == SpanState::kFree;
+    };
     for_each_on(cache.delayed, check);
     for_each_on(cache.full, check);
     for (const auto& list : cache.nearly_full) for_each_on(list, check);
@@ -353,13 +373,14 @@ class SpanProtocol : public SpanRepair<Pages> {
     return all;
   }
 
-  // After a remote free into a shared span: puts it on its owner's delayed list, or claims it if it is empty.
+  // After a remote free into a shared span: puts it on its owner's delayed list, or
+  // claims it if it is empty.
   [[gnu::noinline]] Freed note_delayed(SpanRef span, CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
     CacheGuard guard(*this, owner);
-    // We hold no block of the span any more, so anything may have become of it. If its word says shared, and
-    // names this cache, then it is on one of this cache's lists (I1), because we hold the lock. It may live
-    // another life by now; then the delayed list does no harm.
+    // We hold no block of the span any more, so anything may have become of it. If its word says
+    // shared, and names this cache, then it is on one of this cache's lists (I1), because we hold
+    // the lock. It may live another life by now; then the delayed list does no harm.
     const SpanWord now{span->word.load_acquire()};
     if (!now.is(owner, SpanState::kShared) || span->list == ListId::kNone) return Freed::kDone;
     if (cache.is_abandoned_list()) {
@@ -376,13 +397,15 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Freed::kEmptied;
   }
 
-  // Under the owner's lock: outstanding == uncollected means that no block is out. It stays so, because only
-  // frees of blocks that are out and the owner's steps under this lock change either number.
+  // Under the owner's lock: outstanding == uncollected means that no block is out. It
+  // stays so, because only frees of blocks that are out and the owner's steps under this
+  // lock change either number.
   static bool claim_if_empty(SpanRef span) {
     SPANALLOC_ASSERT(span->list != ListId::kNone);
     SpanWord now{span->word.load_acquire()};
     while (now.state() == SpanState::kShared && now.outstanding() != 0 &&
-           now.outstanding() == span->uncollected_acquire()) {  // acquire: sees the owner's last free
+           // Acquire: sees the owner's last free
+           now.outstanding() == span->uncollected_acquire()) {
       const SpanWord after = now.with_outstanding(0).with_state(SpanState::kFree);
       if (span->word.compare_exchange_weak_acq_rel(now.bits, after.bits)) return true;
     }
@@ -399,13 +422,16 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  // Under the lock of the cache that has the span on its lists. None: another thread has claimed the span.
-  [[gnu::noinline]] OwnedSpan shared_to_owned(Lists& cache, SpanRef span, ClassId c, CacheNumber me) {
+  // Under the lock of the cache that has the span on its lists. None: another
+  // thread has claimed the span.
+  [[gnu::noinline]] OwnedSpan shared_to_owned(Lists& cache, SpanRef span, ClassId c,
+                                              CacheNumber me) {
     SpanWord before = span->load_word();
     const SpanWord after = SpanWord::make(me, SpanState::kOwned, pages_.capacity(c));
     bool taken = false;
     while (before.state() != SpanState::kFree && !taken) {
-      // Acquire: links and contents of remotely freed blocks, and the record as a former owner left it.
+      // Acquire: links and contents of remotely freed blocks, and the record
+      // as a former owner left it.
       taken = span->word.compare_exchange_weak_acq_rel(before.bits, after.bits);
     }
     if (!taken) return {};  // its claimer waits for this lock to unlink it (I2)
@@ -417,28 +443,34 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {span, pages_.cut_lists(span, before.head())};
   }
 
-  // I4, checked under the cache's lock, for a span on another list than the delayed list. (A signal handler
-  // may have forked in the middle of an owner's free, just before that free would have collected the span.)
+  // I4, checked under the cache's lock, for a span on another list than the delayed list. (A
+  // signal handler may have forked in the middle of an owner's free, just before that free would
+  // have collected the span.)
   static bool is_empty_only_if_delayed(const Span& span, SpanWord word) {
-    return word.outstanding() != span.uncollected() || word.is_delayed() || SpinLock::generation() != 0;
+    return word.outstanding() != span.uncollected() || word.is_delayed() ||
+           SpinLock::generation() != 0;
   }
 
-  // Owner, under its lock: counts its uncollected frees into the word, and changes an owned span to shared.
-  // Then puts the span on the list that its free blocks ask for; claims and unlinks an empty one.
+  // Owner, under its lock: counts its uncollected frees into the word, and changes an
+  // owned span to shared. Then puts the span on the list that its free blocks ask for;
+  // claims and unlinks an empty one.
   Collected collect_and_place(Lists& cache, SpanRef span, std::uint32_t uncollected) {
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
-      if (before.state() == SpanState::kFree) return Collected::kPlaced;  // its claimer waits for this lock
+      // Its claimer waits for this lock
+      if (before.state() == SpanState::kFree) return Collected::kPlaced;
       if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
         Base::retire(cache, span);
         return Collected::kDamaged;
       }
       SPANALLOC_ASSERT(before.state() == SpanState::kOwned || span->list != ListId::kNone);  // I1
-      after = before.with_outstanding(before.outstanding() - uncollected).with_state(SpanState::kShared);
+      after = before.with_outstanding(before.outstanding() - uncollected)
+                  .with_state(SpanState::kShared);
       after = after.with_delayed(false);
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
-      // Release: a later claimer or adopter sees our lists and the record. Acquire: we may be the claimer.
+      // Release: a later claimer or adopter sees our lists and the record.
+      // Acquire: we may be the claimer.
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     if (span->list != ListId::kNone) unlink(cache, span);
     if (after.state() == SpanState::kFree) return Collected::kEmpty;
@@ -446,10 +478,11 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Collected::kPlaced;
   }
 
-  bool give_to_abandoned_list(SpanRef span, CacheNumber me, CacheNumber new_owner, std::uint32_t free_blocks,
-                              bool uncounted) {
+  bool give_to_abandoned_list(SpanRef span, CacheNumber me, CacheNumber new_owner,
+                              std::uint32_t free_blocks, bool uncounted) {
     Lists& abandoned_list = pages_.cache(new_owner);
-    SPANALLOC_ASSERT(abandoned_list.is_abandoned_list() && Base::may_change(pages_.cache(me)));  // I3
+    // I3
+    SPANALLOC_ASSERT(abandoned_list.is_abandoned_list() && Base::may_change(pages_.cache(me)));
     pages_.has_left(pages_.cache(me), span);
     CacheGuard guard(*this, new_owner);
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
@@ -464,13 +497,15 @@ class SpanProtocol : public SpanRepair<Pages> {
                   .with_owner(new_owner)
                   .with_delayed(false);
       after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kShared);
-      // Release: an adopter or claimer sees our lists and the record. Acquire: we may be the claimer.
+      // Release: an adopter or claimer sees our lists and the record.
+      // Acquire: we may be the claimer.
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->list = ListId::kNone;
     if (after.state() == SpanState::kFree) return true;
     span->watched = 0;
     span->uncounted = uncounted;
-    if (uncounted) abandoned_list.uncounted.store_relaxed(abandoned_list.uncounted.load_relaxed() + 1);
+    if (uncounted)
+      abandoned_list.uncounted.store_relaxed(abandoned_list.uncounted.load_relaxed() + 1);
     place(span, after);
     return false;
   }
@@ -489,7 +524,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
-      if (before.state() == SpanState::kFree) return;  // its claimer will unlink it from this cache's list
+      // Its claimer will unlink it from this cache's list
+      if (before.state() == SpanState::kFree) return;
       if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
         Base::retire(cache, span);
         emptied.damaged = span.number;

@@ -1,8 +1,9 @@
 // Repairs caches' lists after a fork, and takes damaged spans out of use.
 //
-// In a fork's child all threads but one have vanished, each at any step of span_protocol.hpp
-// (docs/concurrency.md). The spans' words are always true. A list is true only while its lock's holder lives:
-// the next thread that takes a vanished holder's lock makes the list anew from the words.
+// In a fork's child all threads but one have vanished, each at any step of
+// span_protocol.hpp (docs/concurrency.md). The spans' words are always true. A list is true
+// only while its lock's holder lives: the next thread that takes a vanished holder's lock
+// makes the list anew from the words.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 namespace spanalloc::standard {
 
 /// What `Pages` must offer besides:
-///   CacheNumber end_of_caches(), SpanNumber end_of_spans()    numbers below these have records, unless
+///   CacheNumber end_of_caches(), SpanNumber end_of_spans()    numbers below these have records,
+///                                                             unless
 ///   bool has_cache(CacheNumber), bool has_record(SpanNumber)  a foreign mapping is in their place
 ///   void set_torn(CacheNumber, bool), bool is_torn(CacheNumber)
 ///   void note_repair()                                 lists were made anew
@@ -61,20 +63,26 @@ class SpanRepair : public SpanPlacement<Pages> {
     cache.lock.unlock();
   }
 
-  /// Stops the use of what is free in a damaged span. The caller holds the lock of `cache`, which shares the
-  /// span, or which is the calling thread's and owns it. The span's free blocks are not handed out any more,
-  /// and it never becomes empty; frees into it still work. A shared span is retired: it is on no list, in
-  /// forks' children, too. An owned one still serves its thread with blocks never carved and blocks that come
-  /// back. A free span is left to its claimer, who checks its blocks.
+  /// Stops the use of what is free in a damaged span. The caller holds the lock of `cache`,
+  /// which shares the span, or which is the calling thread's and owns it. The span's free blocks
+  /// are not handed out any more, and it never becomes empty; frees into it still work. A shared
+  /// span is retired: it is on no list, in forks' children, too. An owned one still serves its
+  /// thread with blocks never carved and blocks that come back. A free span is left to its
+  /// claimer, who checks its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& cache, SpanRef span) {
-    end_lists(cache, span,
-              span->load_word().state() == SpanState::kOwned ? SpanState::kOwned : SpanState::kShared);
+    end_lists(
+        cache, span,
+        span->load_word().state() == SpanState::kOwned ? SpanState::kOwned : SpanState::kShared);
   }
-  /// Retires a damaged span in any case, also an owned one; that is in none of its thread's places any more.
-  SPANALLOC_COLD void retire(Lists& cache, SpanRef span) { end_lists(cache, span, SpanState::kShared); }
-  /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has taken it
-  /// meanwhile. Its blocks count as out from here on, and others of the span with them, so that the span
-  /// never becomes empty. What its owner freed stays the owner's, who may be in the middle of a free.
+  /// Retires a damaged span in any case, also an owned one; that is in none of its
+  /// thread's places any more.
+  SPANALLOC_COLD void retire(Lists& cache, SpanRef span) {
+    end_lists(cache, span, SpanState::kShared);
+  }
+  /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has
+  /// taken it meanwhile. Its blocks count as out from here on, and others of the span with
+  /// them, so that the span never becomes empty. What its owner freed stays the owner's, who
+  /// may be in the middle of a free.
   SPANALLOC_COLD void discard_remotes(SpanRef span, BlockOffset newest) {
     for (CacheNumber owner = span->load_word().owner(); owner != kNobody;) {
       const CacheGuard guard(*this, owner);
@@ -83,9 +91,11 @@ class SpanRepair : public SpanPlacement<Pages> {
       do {
         // The span is claimed: its claimer waits for this lock, or has had it.
         if (before.state() == SpanState::kFree || before.head() != newest) return;
-        after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
+        after = before.with_outstanding(pages_.capacity(span->class_id()))
+                    .with_head(BlockOffset::kNone);
       } while (before.owner() == owner &&
-               !span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));  // as in take_remotes()
+               // As in take_remotes()
+               !span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
       if (before.owner() != owner) {
         owner = before.owner();
         continue;
@@ -98,9 +108,10 @@ class SpanRepair : public SpanPlacement<Pages> {
     }
   }
 
-  // --- The calling thread is alone, and none of its own calls is in the middle of this cache ---------------
+  // --- The calling thread is alone, and none of its own calls is in the middle of this cache -----
 
-  /// Takes every free span off the lists of cache `owner`: the threads that claimed them have vanished.
+  /// Takes every free span off the lists of cache `owner`: the threads that
+  /// claimed them have vanished.
   SPANALLOC_COLD void unlink_claimed(CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
     const auto unlink_if_free = [&](SpanRef span) {
@@ -113,8 +124,9 @@ class SpanRepair : public SpanPlacement<Pages> {
     for (const auto& list : cache.partial) Base::for_each_on(list, unlink_if_free);
   }
 
-  /// The caller holds the lock of `owner`, whose last holder vanished. Makes the lists of `owner` anew, and
-  /// of all others whose lock's holder vanished, in one pass over the records. Frees the others' locks.
+  /// The caller holds the lock of `owner`, whose last holder vanished. Makes the lists of
+  /// `owner` anew, and of all others whose lock's holder vanished, in one pass over the records.
+  /// Frees the others' locks.
   SPANALLOC_COLD void remake_lists(CacheNumber owner) {
     for (std::uint32_t n = 0; n < index_of(pages_.end_of_caches()); ++n) {
       if (!pages_.has_cache(CacheNumber{n})) continue;
@@ -124,8 +136,9 @@ class SpanRepair : public SpanPlacement<Pages> {
       if (torn) cache.forget();
     }
     for (std::uint32_t n = 1; n < index_of(pages_.end_of_spans()); ++n) {
-      // Most records have never been used. Spans of one block have no cache. A free span still names the
-      // cache that it was in: a claimer that waits for this lock must not find it on the old lists.
+      // Most records have never been used. Spans of one block have no cache. A free span
+      // still names the cache that it was in: a claimer that waits for this lock must not
+      // find it on the old lists.
       if (!pages_.has_record(SpanNumber{n})) continue;
       const SpanRef span = pages_.span(SpanNumber{n});
       const SpanWord word = span->load_word();
@@ -142,7 +155,8 @@ class SpanRepair : public SpanPlacement<Pages> {
  private:
   static constexpr std::uint32_t kNeverLooked = UINT32_MAX / 2;
 
-  // Ends a damaged span's lists and gives it this state, unless it is free. Not owned, it is retired.
+  // Ends a damaged span's lists and gives it this state, unless it is free.
+  // Not owned, it is retired.
   SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, SpanState state) {
     span->free_list.store_release(no_block());
     span->rest.store_release(no_block());
@@ -157,26 +171,29 @@ class SpanRepair : public SpanPlacement<Pages> {
         span->retired = false;
         return;
       }
-      after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
-      after = after.with_state(state).with_delayed(true);  // so that nobody puts it on the delayed list
+      after =
+          before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
+      // So that nobody puts it on the delayed list
+      after = after.with_state(state).with_delayed(true);
       // Release: as in collect_and_place().
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->expect_frees(kNeverLooked);
   }
 
-  // For every span of a cache whose lists were forgotten, free ones too: puts it on its list, if it belongs
-  // on one. Counts its free blocks from its lists: if its owner vanished with the lock, an interrupted
-  // collection has changed the word and not yet the count, or neither. An empty span becomes free and is on
-  // no list; of a retired one nothing is known. The calling thread's own spans have the right word and count,
-  // because another thread held the lock.
+  // For every span of a cache whose lists were forgotten, free ones too: puts it on its list, if it
+  // belongs on one. Counts its free blocks from its lists: if its owner vanished with the lock, an
+  // interrupted collection has changed the word and not yet the count, or neither. An empty span
+  // becomes free and is on no list; of a retired one nothing is known. The calling thread's own
+  // spans have the right word and count, because another thread held the lock.
   SPANALLOC_COLD void relist(SpanRef span) {
     const SpanWord word = span->load_word();
     const CacheNumber owner = word.owner();
     span->list = ListId::kNone;
     if (word.state() != SpanState::kShared || span->retired) return;
-    // Its list followed from the event that was set for the span. That must stay, because the owner may be in
-    // the middle of a free. The owner will collect the span.
-    pages_.unlink_purged(span, word.head());  // the lock's last holder may have been purging its pages
+    // Its list followed from the event that was set for the span. That must stay, because the owner
+    // may be in the middle of a free. The owner will collect the span. The lock's last holder may
+    // have been purging its pages
+    pages_.unlink_purged(span, word.head());
     if (pages_.is_mine(owner)) return push_delayed(pages_.cache(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
     std::uint32_t free = capacity - span->carved.load_relaxed() + pages_.purged_blocks(span) +
@@ -186,8 +203,8 @@ class SpanRepair : public SpanPlacement<Pages> {
       free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
     }
     span->uncounted = false;
-    // The program has damaged the span. There is no report, because the other lists are not whole yet, and
-    // the caller may have a span in its hands.
+    // The program has damaged the span. There is no report, because the other lists are not whole
+    // yet, and the caller may have a span in its hands.
     if (free > capacity) return retire(pages_.cache(owner), span);
     SpanWord after = word.with_outstanding(capacity - free).with_delayed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);

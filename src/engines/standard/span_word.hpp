@@ -1,34 +1,41 @@
-// One word a span: who owns it, its state, how many of its blocks are out, and where the list of blocks freed
-// by other threads begins. Each change of these is one compare-and-swap of the word, so the last free of a
-// shared span and the span's becoming free are one atomic step.
+// One word a span: who owns it, its state, how many of its blocks are out, and where the list of
+// blocks freed by other threads begins. Each change of these is one compare-and-swap of the word,
+// so the last free of a shared span and the span's becoming free are one atomic step.
 //
 //   bits 63..40  owner: the number of a cache or abandoned list; kNobody for a span of one block
 //   bits 39..38  state
 //   bit  37      always 0
 //   bit  36      delayed: another thread has freed a block since the owner last collected
-//   bits 35..16  remote head: the mark of the block that another thread freed last (none: no remote list)
+//   bits 35..16  remote head: the mark of the block that another thread freed last (none: no remote
+//                list)
 //   bits 15..0   outstanding: blocks that count as out
 //
 // Words that are not of an owned or shared span of several blocks:
 //
 //   all bits 0                         the span was never used, or its heap was destroyed
-//   a cache's, free                    emptied while it was that cache's; the remote list stays with it
+//   a cache's, free                    emptied while it was that cache's; the remote list stays
+//                                      with it
 //   nobody's, shared, 1 outstanding    a span of one block, whose block is out (kSingleInUse)
-//   nobody's, free                     such a span, freed: its taker's, in a pool, or the arena's; also what
-//                                      a fork's child makes of one that it finds free (kCachedTaken)
-//   a cache's, free, delayed, no head  such a span, freed: a cached large span of that cache (cached_of)
+//   nobody's, free                     such a span, freed: its taker's, in a pool, or the arena's;
+//                                      also what a fork's child makes of one that it finds free
+//                                      (kCachedTaken)
+//   a cache's, free, delayed, no head  such a span, freed: a cached large span of that cache
+//                                      (cached_of)
 //
-// cached_large_spans.hpp defines the last three. (An emptied span may have the delayed bit, too; then it has
-// a head, because the thread that sets the bit frees a block.)
+// cached_large_spans.hpp defines the last three. (An emptied span may have the delayed bit, too;
+// then it has a head, because the thread that sets the bit frees a block.)
 //
-// Equation, for a span that is not free: capacity = outstanding + length(remote list) + collected, where
-// `collected` are the blocks that the owner has freed and counted into the word. The program holds
-//   shared span:  outstanding - uncollected (the owner's frees that the word does not count yet); of an
-//                 abandoned span that is `uncounted` less the blocks on its lists and those never carved
+// Equation, for a span that is not free: capacity = outstanding + length(remote list) +
+// collected, where `collected` are the blocks that the owner has freed and counted into
+// the word. The program holds
+//   shared span:  outstanding - uncollected (the owner's frees that the word does not count yet);
+//                 of an abandoned span that is `uncounted` less the blocks on its lists and those
+//                 never carved
 //   owned span:   outstanding - blocks on the owner's lists - blocks never carved
 //
-// There is no ABA problem: every change is a function of the word alone. Other changes may overtake a push
-// and bring back the word that it began with; then its link leads to the right head block all the same.
+// There is no ABA problem: every change is a function of the word alone. Other changes may
+// overtake a push and bring back the word that it began with; then its link leads to the right
+// head block all the same.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +48,8 @@
 namespace spanalloc::standard {
 
 enum class SpanState : std::uint64_t {
-  kFree = 0,    ///< never used, the arena's, in a pool, a cached large span, or on its way to one of these
+  /// Never used, the arena's, in a pool, a cached large span, or on its way to one of these
+  kFree = 0,
   kOwned = 1,   ///< the owner takes blocks from it, or has just used it up
   kShared = 2,  ///< on one of the owner's lists; if nobody owns it, its one block is out
 };
@@ -67,7 +75,9 @@ struct SpanWord {
   }
   constexpr bool is_delayed() const { return (bits & kDelayedBit) != 0; }
   constexpr SpanState state() const { return static_cast<SpanState>(bits >> kIdentityShift & 3); }
-  constexpr CacheNumber owner() const { return CacheNumber{static_cast<std::uint32_t>(bits >> kOwnerShift)}; }
+  constexpr CacheNumber owner() const {
+    return CacheNumber{static_cast<std::uint32_t>(bits >> kOwnerShift)};
+  }
   /// Owner and state together: one comparison answers "is it shared, and mine?".
   constexpr std::uint64_t identity() const { return bits >> kIdentityShift; }
   constexpr bool is(CacheNumber owner, SpanState state) const {
@@ -85,14 +95,17 @@ struct SpanWord {
     SPANALLOC_ASSERT(index_of(block) <= kHeadMask);
     return {(bits & ~(kHeadMask << kHeadShift)) | std::uint64_t{index_of(block)} << kHeadShift};
   }
-  constexpr SpanWord with_delayed(bool on) const { return {on ? bits | kDelayedBit : bits & ~kDelayedBit}; }
+  constexpr SpanWord with_delayed(bool on) const {
+    return {on ? bits | kDelayedBit : bits & ~kDelayedBit};
+  }
   constexpr SpanWord with_state(SpanState state) const {
     return {(bits & ~(std::uint64_t{3} << kIdentityShift)) | static_cast<std::uint64_t>(state)
                                                                  << kIdentityShift};
   }
   constexpr SpanWord with_owner(CacheNumber owner) const {
     SPANALLOC_ASSERT(owner <= kMaxOwner);
-    return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | std::uint64_t{index_of(owner)} << kOwnerShift};
+    return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | std::uint64_t{index_of(owner)}
+                                                                   << kOwnerShift};
   }
   friend constexpr bool operator==(SpanWord, SpanWord) = default;
 };
@@ -102,10 +115,12 @@ inline constexpr CacheNumber kNobody = SpanWord::kMaxOwner;
 
 /// What the caller must do after a remote free.
 enum class RemoteFree {
-  kDone,     ///< nothing, as far as the word tells
-  kEmptied,  ///< shared -> free: the caller has claimed the span; it unlinks it and puts it into the pool
+  kDone,  ///< nothing, as far as the word tells
+  /// Shared -> free: the caller has claimed the span; it unlinks it and puts it into the pool
+  kEmptied,
   kDelayed,  ///< first one since the owner collected: the caller puts the span on its delayed list
-  kBadFree,  ///< nothing was freed: the span is free, or has fewer blocks out: some block was freed before
+  /// Nothing was freed: the span is free, or has fewer blocks out: some block was freed before
+  kBadFree,
 };
 
 struct RemotelyFreed {
@@ -113,9 +128,9 @@ struct RemotelyFreed {
   SpanWord after;
 };
 
-/// A thread that does not own the span frees a batch of `count` of its blocks. They are linked from the
-/// newest, with the mark `newest`, to the oldest. `link(head)` makes the oldest one lead to the block marked
-/// `head`; that happens before the batch is published.
+/// A thread that does not own the span frees a batch of `count` of its blocks. They are linked from
+/// the newest, with the mark `newest`, to the oldest. `link(head)` makes the oldest one lead to the
+/// block marked `head`; that happens before the batch is published.
 template <class Link>
 SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockOffset newest,
                                              std::uint32_t count, Link&& link) {
@@ -126,7 +141,8 @@ SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockO
     if (before.state() == SpanState::kFree || before.outstanding() < count) {
       return {RemoteFree::kBadFree, before};
     }
-    SPANALLOC_ASSERT(count != 0 && newest != BlockOffset::kNone && index_of(newest) <= SpanWord::kHeadMask);
+    SPANALLOC_ASSERT(count != 0 && newest != BlockOffset::kNone &&
+                     index_of(newest) <= SpanWord::kHeadMask);
     link(before.head());
     after = SpanWord{before.bits - count}.with_head(newest);  // `outstanding` is in the lowest bits
     result = RemoteFree::kDone;
@@ -139,14 +155,15 @@ SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockO
         result = RemoteFree::kDelayed;
       }
     }
-    // Release: a thread that takes the list or the span sees the links and the program's last writes to the
-    // blocks. Acquire: a thread that claims the span passes its memory on, after all that earlier freers did.
+    // Release: a thread that takes the list or the span sees the links and the program's last
+    // writes to the blocks. Acquire: a thread that claims the span passes its memory on, after all
+    // that earlier freers did.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
   return {result, after};
 }
 
-/// free_remotely() of one block of a span that is owned according to `word`; the owner sees to what follows.
-/// False: the word has changed meanwhile; nothing was freed.
+/// free_remotely() of one block of a span that is owned according to `word`; the owner sees to what
+/// follows. False: the word has changed meanwhile; nothing was freed.
 template <class Link>
 SPANALLOC_INLINE bool free_into_owned(Atomic<std::uint64_t>& cell, SpanWord word, BlockOffset block,
                                       Link&& link) {
@@ -163,7 +180,8 @@ struct RemoteList {
   std::uint32_t count = 0;
 };
 
-/// Takes the whole remote list of an owned span: the owner, or a borrower that holds the owner's lock.
+/// Takes the whole remote list of an owned span: the owner, or a borrower
+/// that holds the owner's lock.
 inline RemoteList take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capacity) {
   SpanWord before{cell.load_relaxed()};
   SpanWord after{};
@@ -173,8 +191,9 @@ inline RemoteList take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capaci
     SPANALLOC_ASSERT((count == 0) == (before.head() == BlockOffset::kNone));
     if (count == 0) return {};
     after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);
-    // Acquire: the links and contents of the blocks. Release is not needed for our own writes, since the word
-    // only loses its list, but it keeps the freers' release sequence whole for a later claimer.
+    // Acquire: the links and contents of the blocks. Release is not needed for our own
+    // writes, since the word only loses its list, but it keeps the freers' release sequence
+    // whole for a later claimer.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
   return {before.head(), capacity - before.outstanding()};
 }

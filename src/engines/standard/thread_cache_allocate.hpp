@@ -15,14 +15,16 @@ void* ThreadCache<Config>::allocate_larger(std::size_t n, ThreadCache& self) {
   Block* block = target.free_list.load_relaxed();
   keep_in_result_register(block);
   const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY((link & kNoLinkBits<Config>[c]) != 0)) return allocate_missed<Policy>(n, self);
+  if (SPANALLOC_UNLIKELY((link & kNoLinkBits<Config>[c]) != 0))
+    return allocate_missed<Policy>(n, self);
   target.free_list.store_relaxed(block_behind(block, link));
   release_link(block);
   unpoison(block, Classes::kTable[c].block_size);
   return block;
 }
 
-// A block with a span of its own: the cached large span that the thread has freed last, if its class fits.
+// A block with a span of its own: the cached large span that the thread has freed
+// last, if its class fits.
 template <class Config>
 template <class Policy>
 void* ThreadCache<Config>::allocate_single_or_large(std::size_t n, ThreadCache& self) {
@@ -36,15 +38,17 @@ void* ThreadCache<Config>::allocate_single_or_large(std::size_t n, ThreadCache& 
   return self.as_block(*large, c);
 }
 
-// Moves the block of a cached large span, which is in use again: the request would not fit behind its
-// beginning, or would not be aligned there. (No other thread looks at that, because no block of the span is
-// out. It still begins in its first slice.)
+// Moves the block of a cached large span, which is in use again: the request would not fit behind
+// its beginning, or would not be aligned there. (No other thread looks at that, because no block of
+// the span is out. It still begins in its first slice.)
 template <class Config>
-void* ThreadCache<Config>::fit_cached(std::size_t n, ThreadCache& self, Span* large, std::size_t alignment) {
+void* ThreadCache<Config>::fit_cached(std::size_t n, ThreadCache& self, Span* large,
+                                      std::size_t alignment) {
   const ClassId c{large->shown_class.load_relaxed()};
   const std::uintptr_t first = align_down(large->shown.base.load_relaxed(), kSlice);
   const SpanRef span{large, SpanNumber{static_cast<std::uint32_t>(self.pages->slice_of(first))}};
-  const std::size_t offset = Singles::offset(span.number, Classes::info(c).virtual_span, {n, alignment});
+  const std::size_t offset =
+      Singles::offset(span.number, Classes::info(c).virtual_span, {n, alignment});
   span->shown.base.store_relaxed(first + offset);
   Heap::set_room(span, c);
   return self.as_block(*large, c);
@@ -64,7 +68,8 @@ template <class Config>
   if (SPANALLOC_UNLIKELY(cache == nullptr)) return nullptr;
   Span* large = cache->large_spans.take(c, slices_of_cached);
   if (large == nullptr) return nullptr;
-  if (request.bytes > large->room || !Singles::is_aligned(large->shown.base.load_relaxed(), request)) {
+  if (request.bytes > large->room ||
+      !Singles::is_aligned(large->shown.base.load_relaxed(), request)) {
     return fit_cached(request.bytes, *this, large, request.alignment);
   }
   return as_block(*large, c);
@@ -86,10 +91,11 @@ void* ThreadCache<Config>::allocate_missed(std::size_t n, ThreadCache& self) {
   return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
 }
 
-// Hands out the last block of the current span's list, and refills the list at once: a program that frees and
-// allocates in turn would else find one block with each malloc, and none with the next. nullptr: there is
-// none. (Blocks of a page and more are carved one by one as long as none is freed, because it must be known
-// which are zero, and untouched pages are best left so; in memory that was used before, a few at a time.)
+// Hands out the last block of the current span's list, and refills the list at once: a program that
+// frees and allocates in turn would else find one block with each malloc, and none with the next.
+// nullptr: there is none. (Blocks of a page and more are carved one by one as long as none is
+// freed, because it must be known which are zero, and untouched pages are best left so; in memory
+// that was used before, a few at a time.)
 template <class Config>
 [[gnu::noinline]] inline Block* ThreadCache<Config>::allocate_last(ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -132,18 +138,19 @@ SPANALLOC_INLINE void ThreadCache<Config>::count_carved(SpanRef span, const Clas
   const std::uint32_t before = span->carved.load_relaxed();
   const std::uint32_t carved = before + count;
   span->carved.store_relaxed(carved);
-  // The limit says which blocks may be freed: those that were carved. (A thread that gets a block from
-  // another thread has been given this limit with it.)
+  // The limit says which blocks may be freed: those that were carved. (A thread that gets a block
+  // from another thread has been given this limit with it.)
   const std::uint64_t limit = multiple_limit(info.block_size, info.magic, carved);
   span->blocks.limit.store_relaxed(limit);
   span->shown.limit.store_relaxed(limit);
   expect_emptying(span, info, before == 0 ? 1 : before);
 }
 
-// The list of a current span has just ended, so `out` of its blocks may be out. When half of these are free
-// again, the owner looks whether it is giving the span up (look_at_current()). This is set each time the list
-// goes on with blocks that were not on it before: a program that goes on in the span pays nothing. It is not
-// set for a span that has carved little: giving it up costs a busy thread more than it gains.
+// The list of a current span has just ended, so `out` of its blocks may be out. When half of these
+// are free again, the owner looks whether it is giving the span up (look_at_current()). This is set
+// each time the list goes on with blocks that were not on it before: a program that goes on in the
+// span pays nothing. It is not set for a span that has carved little: giving it up costs a busy
+// thread more than it gains.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::expect_emptying(SpanRef span, const ClassInfo& info,
                                                            std::uint32_t out) {
@@ -160,7 +167,8 @@ SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_nested(Request request
   return NestedBlocks::allocate(bytes, bytes & (0 - bytes));
 }
 template <class Config>
-SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_nested(Request request, const Fill& fill) {
+SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_nested(Request request,
+                                                                 const Fill& fill) {
   if (request.bytes > kMaxRequest || request.alignment > kMaxRequest) return nullptr;
   void* p = NestedBlocks::allocate(request.bytes, request.alignment);
   if (p != nullptr) fill.write(p, false);
@@ -177,7 +185,8 @@ inline void* ThreadCache<Config>::allocate_class(ClassId c, Request request) {
   // There is no cache record left (there is room for 262,144 living threads), or no memory for one.
   if (SPANALLOC_UNLIKELY(record_of_thread() == nullptr)) {
     // Small blocks are aligned as their size is.
-    if (c < Classes::kFirstLarge) return allocate_large({Classes::info(c).block_size, kSlice}, Fill{});
+    if (c < Classes::kFirstLarge)
+      return allocate_large({Classes::info(c).block_size, kSlice}, Fill{});
     return allocate_large(request, Fill{});
   }
   if (SPANALLOC_UNLIKELY(++cache->misses % kMissesALook == 0)) share_unused(os::now_ms(), c);
@@ -194,7 +203,8 @@ SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_large(Request request,
   pages->want_background();
   const Inside inside(*this);
   flush_one_batch();
-  if (request.bytes > kMaxRequest || request.alignment > kMaxRequest || !heap->start()) return nullptr;
+  if (request.bytes > kMaxRequest || request.alignment > kMaxRequest || !heap->start())
+    return nullptr;
   const SliceCount slices = slices_for(max_of(request.bytes, 1));
   const std::size_t multiple = slices_for(request.alignment).count;
   FreshSpan fresh = heap->take_large(slices, multiple, Reuse::kDirtyFirst);
@@ -214,10 +224,11 @@ inline void* ThreadCache<Config>::allocate_small(ClassId c) {
   return pop(list_of(c), Classes::info(c));
 }
 
-// Refills the current span's empty list: with its second list, purged blocks, or the next untouched ones.
+// Refills the current span's empty list: with its second list, purged blocks, or
+// the next untouched ones.
 template <class Config>
-[[gnu::noinline]] inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::take_own_blocks(
-    ClassId c, SpanRef span) {
+[[gnu::noinline]] inline typename ThreadCache<Config>::Refilled
+ThreadCache<Config>::take_own_blocks(ClassId c, SpanRef span) {
   SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_owned_here(span->load_word()));
   if (Block* rest = span->rest.load_relaxed(); SPANALLOC_UNLIKELY(!is_end(rest))) {
     // In this order a fork's child finds the list once, or not at all.
@@ -273,21 +284,25 @@ inline void* ThreadCache<Config>::hand_out(const FreshSpan& fresh, ClassId c, Re
   }
   const std::size_t span_bytes = slices_of_single(c, span).count * kSlice;
   SPANALLOC_ASSERT(span_bytes == pages->slices_of(span).count * kSlice);
-  // In used memory the block begins where the last one did, if that will do: those pages are in memory.
-  const bool stays = !fresh.zero && Classes::has_one_block(ClassId{span->shown_class.load_relaxed()}) &&
+  // In used memory the block begins where the last one did, if that will do:
+  // those pages are in memory.
+  const bool stays = !fresh.zero &&
+                     Classes::has_one_block(ClassId{span->shown_class.load_relaxed()}) &&
                      Singles::fits(last, span_bytes, request);
   const std::size_t offset =
       stays ? Singles::offset_of(last) : Singles::offset(span.number, span_bytes, request);
   SPANALLOC_ASSERT(request.bytes <= span_bytes - offset);
   char* p = pages->address(span.number) + offset;
   unpoison(p, Singles::bytes(address_of(p), c, span_bytes));
-  if (!fresh.zero && !fresh.same_class) heap->give_slack_back(span, p, request.bytes, fresh.is_pooled);
+  if (!fresh.zero && !fresh.same_class)
+    heap->give_slack_back(span, p, request.bytes, fresh.is_pooled);
   fill.write(p, fresh.zero);
   heap->begin_single_life(fresh, c, offset);
   return p;
 }
 
-// Refills the class's empty list. kNothing: memory is out. kZeroBlocks: they are zero but for their links.
+// Refills the class's empty list. kNothing: memory is out. kZeroBlocks: they are
+// zero but for their links.
 template <class Config>
 inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassId c) {
   SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstLarge);
@@ -311,7 +326,8 @@ inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassI
 
 // Refills an owned span's empty list with what other threads have freed of it, if that is enough.
 template <class Config>
-SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span, std::uint32_t at_least) {
+SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span,
+                                                              std::uint32_t at_least) {
   const ClassInfo& info = Classes::info(span->class_id());
   SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()));
   // An old value only delays the choice.
@@ -320,16 +336,16 @@ SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span, std:
   // Another thread has borrowed the list since that look.
   if (SPANALLOC_UNLIKELY(remotes.first == BlockOffset::kNone)) return false;
   Block* const list = pages->block_at_offset(span, remotes.first);
-  // span_word.hpp's equation: of an owned span the word counts no other frees. (Only the assertion counts the
-  // list, because that is a walk over blocks in another CPU's cache. pop() finds a block that is here a
-  // second time: it has no link.)
+  // span_word.hpp's equation: of an owned span the word counts no other frees. (Only the assertion
+  // counts the list, because that is a walk over blocks in another CPU's cache. pop() finds a block
+  // that is here a second time: it has no link.)
   SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
   span->free_list.store_release(list);
   return true;
 }
 
-// Adds the remote list of a span that has become owned. (It has a second list already if its last owner ended
-// soon after adopting it.)
+// Adds the remote list of a span that has become owned. (It has a second list already if its last
+// owner ended soon after adopting it.)
 template <class Config>
 inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
   Block* const list = pages->block_at_offset(span, remotes);
@@ -345,8 +361,8 @@ inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
   }
 }
 
-// If enough blocks of a used-up span are free again, it changes places with the current span, if there is
-// one, which has nothing left for the class's empty list.
+// If enough blocks of a used-up span are free again, it changes places with the current span, if
+// there is one, which has nothing left for the class's empty list.
 template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::take_ready(ClassId c) {
   if (SPANALLOC_LIKELY(!cache->used_up.has_ready())) return false;
@@ -369,7 +385,8 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::take_any_used_up(ClassId c) {
   cache->used_up.for_each([&](unsigned i) {
     if (found || cache->used_up.class_of(i) != c) return;
     const SpanRef span = pages->span(cache->used_up.span(i));
-    found = (!is_end(span->free_list.load_relaxed()) || take_remote_blocks(span, 1)) && take_used_up(c, i);
+    found = (!is_end(span->free_list.load_relaxed()) || take_remote_blocks(span, 1)) &&
+            take_used_up(c, i);
   });
   return found;
 }
@@ -386,7 +403,8 @@ inline bool ThreadCache<Config>::take_used_up(ClassId c, unsigned place) {
   return true;
 }
 
-// When memory is out: gives back what this thread and abandoned spans hold without need. False: nothing.
+// When memory is out: gives back what this thread and abandoned spans hold
+// without need. False: nothing.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::give_back_unused() {
   if (cache == nullptr) return false;
@@ -420,7 +438,8 @@ inline void ThreadCache<Config>::leave_used_up(ClassId c, SpanRef span) {
   if (!stays) share(span, 0);
 }
 
-// From here on the owner's frees into the span are counted: the one that makes it ready is an event.
+// From here on the owner's frees into the span are counted: the one that
+// makes it ready is an event.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::join_used_up(ClassId c, SpanRef span) {
   SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_end(span->rest.load_relaxed()));
@@ -438,8 +457,9 @@ inline void ThreadCache<Config>::share_used_up(unsigned i) {
   pool_or_tell(span, collected);
 }
 
-// Carves the blocks that start in the next page (at least one), in address order, and links them up. Of
-// larger blocks it carves some more where the memory was used before: most of their pages are there.
+// Carves the blocks that start in the next page (at least one), in address order, and
+// links them up. Of larger blocks it carves some more where the memory was used before:
+// most of their pages are there.
 template <class Config>
 inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -447,7 +467,8 @@ inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   SPANALLOC_ASSERT(carved < info.blocks && is_owned_here(span->load_word()));
   const std::size_t offset = std::size_t{carved} * info.block_size;
   const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
-  auto count = static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
+  auto count =
+      static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
   if (count == 1 && !span->zero) count = kCarvedWhereUsed;
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
   // After its exit hook a thread gives the span back with each call: one block is enough.
@@ -464,7 +485,8 @@ inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   return reinterpret_cast<Block*>(first);
 }
 
-// Links up the purged blocks of the next purged page, or pages, if a block touches several: at least one.
+// Links up the purged blocks of the next purged page, or pages, if a block
+// touches several: at least one.
 template <class Config>
 SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -477,7 +499,8 @@ SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, Clas
     purged &= ~page;
     for_each_purged(page, info.block_size, span->carved.load_relaxed(), [&](std::uint32_t i) {
       if ((PageMask::of_block(i, info.block_size) & purged) != 0) return;
-      auto* block = reinterpret_cast<Block*>(pages->address(span.number) + std::size_t{i} * info.block_size);
+      auto* block =
+          reinterpret_cast<Block*>(pages->address(span.number) + std::size_t{i} * info.block_size);
       unpoison(block, sizeof(Block));
       // It has no link, unless it was freed a second time.
       if (SPANALLOC_UNLIKELY(is_link(block, link_of(block), info.virtual_span))) {
@@ -506,21 +529,23 @@ SPANALLOC_INLINE FreshSpan ThreadCache<Config>::take_span(ClassId c) {
   return heap->take_span(c, shard());
 }
 
-// A span for class c, which this thread owns now. None: the list has borrowed blocks, or memory is out.
+// A span for class c, which this thread owns now. None: the list has borrowed
+// blocks, or memory is out.
 template <class Config>
 [[gnu::noinline]] inline OwnedSpan ThreadCache<Config>::find_span(ClassId c) {
   auto& protocol = heap->protocol();
   const CacheNumber me = cache->number;
   if (cache->patience.has_given_up(c)) cache->patience.needs_again(c, os::now_ms());
-  // Delayed spans may wait while there are partial ones: where threads free into many spans at random, each
-  // gets more blocks back meanwhile. (Not for ever: an empty one may be among them.)
+  // Delayed spans may wait while there are partial ones: where threads free into many spans at
+  // random, each gets more blocks back meanwhile. (Not for ever: an empty one may be among them.)
   if (++cache->searches % kSearchesACollection != 0) {
     if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
   }
   heap->put_in_pool(protocol.collect_delayed(me), shard());
   count_abandoned_if_due();
   if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
-  if (const OwnedSpan adopted = protocol.abandoned_to_owned(heap->abandoned_lists(), c, me)) return adopted;
+  if (const OwnedSpan adopted = protocol.abandoned_to_owned(heap->abandoned_lists(), c, me))
+    return adopted;
   if (borrow(c)) return {};
   if (const FreshSpan fresh = take_span(c)) return heap->begin_owned_life(fresh, c, me);
   if (const OwnedSpan adopted = protocol.abandoned_to_owned(heap->abandoned_lists(), c, me, true))
@@ -538,7 +563,8 @@ SPANALLOC_INLINE void ThreadCache<Config>::set_current(ClassId c, SpanRef span) 
 template <class Config>
 inline void ThreadCache<Config>::make_current(ClassId c, SpanRef span) {
   const std::uint32_t i = index_of(c);
-  SPANALLOC_ASSERT(cache->current[i].load_relaxed() == SpanNumber::kNone);  // one current span a class
+  // One current span a class
+  SPANALLOC_ASSERT(cache->current[i].load_relaxed() == SpanNumber::kNone);
   SPANALLOC_ASSERT(is_owned_here(span->load_word()) && heap->has(span));
   set_current(c, span);
   cache->current_classes[i / 64] |= std::uint64_t{1} << i % 64;
@@ -560,7 +586,8 @@ inline void ThreadCache<Config>::share(SpanRef span, std::uint32_t free_blocks) 
 }
 template <class Config>
 inline Collected ThreadCache<Config>::owned_to_shared(SpanRef span, std::uint32_t free_blocks) {
-  SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) && is_owned_here(span->load_word()));
+  SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) &&
+                   is_owned_here(span->load_word()));
   return heap->protocol().owned_to_shared(span, cache->number, free_blocks);
 }
 // The span has left its place already, because this may end in a report.
@@ -570,18 +597,21 @@ inline void ThreadCache<Config>::pool_or_tell(SpanRef span, Collected collected)
   if (SPANALLOC_UNLIKELY(collected == Collected::kDamaged)) pages->corrupted(span);
 }
 
-// Aligned requests are common, and take the same short path (see SizeClasses::multiples_are_aligned).
+// Aligned requests are common, and take the same short path (see
+// SizeClasses::multiples_are_aligned).
 template <class Config>
 SPANALLOC_INLINE void* ThreadCache<Config>::allocate_aligned(std::size_t n, std::size_t alignment) {
   const std::size_t multiple = align_up(n, alignment);  // 0 if n is 0, or where it overflows
-  if (SPANALLOC_UNLIKELY(multiple - 1 >= kMaxSmallest<Config>)) return allocate_larger_aligned(n, alignment);
+  if (SPANALLOC_UNLIKELY(multiple - 1 >= kMaxSmallest<Config>))
+    return allocate_larger_aligned(n, alignment);
   return allocate(multiple);
 }
 template <class Config>
 [[gnu::noinline]] inline void* ThreadCache<Config>::allocate_larger_aligned(std::size_t n,
                                                                             std::size_t alignment) {
   const std::size_t multiple = align_up(n, alignment);
-  if (SPANALLOC_UNLIKELY(multiple - 1 >= Config::kMaxSmall)) return allocate_by_alignment(n, alignment);
+  if (SPANALLOC_UNLIKELY(multiple - 1 >= Config::kMaxSmall))
+    return allocate_by_alignment(n, alignment);
   return allocate_larger<ReturnNull>(multiple, *this);
 }
 template <class Config>
@@ -595,22 +625,25 @@ template <class Config>
 
 template <class Config>
 SPANALLOC_INLINE void* ThreadCache<Config>::allocate_zeroed(std::size_t n) {
-  if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>)) return allocate_larger_filled(n, Fill{nullptr, n});
+  if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>))
+    return allocate_larger_filled(n, Fill{nullptr, n});
   void* p = allocate(n);
   if (SPANALLOC_LIKELY(p != nullptr)) clear(p, n);
   return p;
 }
 
 template <class Config>
-inline void* ThreadCache<Config>::allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-  if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>)) return allocate_larger_filled(n, Fill{from, bytes});
+inline void* ThreadCache<Config>::allocate_copy(std::size_t n, const void* from,
+                                                std::size_t bytes) {
+  if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>))
+    return allocate_larger_filled(n, Fill{from, bytes});
   void* p = allocate(n);
   if (SPANALLOC_LIKELY(p != nullptr)) std::memcpy(p, from, bytes);
   return p;
 }
 
-// Blocks are multiples of 16 bytes. For the most common ones a call of memset would take as many instructions
-// as malloc itself.
+// Blocks are multiples of 16 bytes. For the most common ones a call of memset would take as many
+// instructions as malloc itself.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::clear(void* p, std::size_t bytes) {
   static_assert(kQuantum == 16);
@@ -632,7 +665,8 @@ SPANALLOC_INLINE void ThreadCache<Config>::clear(void* p, std::size_t bytes) {
 }
 
 template <class Config>
-[[gnu::noinline]] inline void* ThreadCache<Config>::allocate_larger_filled(std::size_t n, const Fill& fill) {
+[[gnu::noinline]] inline void* ThreadCache<Config>::allocate_larger_filled(std::size_t n,
+                                                                           const Fill& fill) {
   if (n > Config::kMaxBlock) return allocate_large({n}, fill);
   if (n > Config::kMaxSmall) {
     if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested({n}, fill);

@@ -6,7 +6,8 @@
 namespace spanalloc::standard {
 
 template <class Config>
-[[gnu::noinline]] inline typename ThreadCache<Config>::Location ThreadCache<Config>::locate(const void* p) {
+[[gnu::noinline]] inline typename ThreadCache<Config>::Location ThreadCache<Config>::locate(
+    const void* p) {
   const std::size_t number = pages->slice_of(address_of(p));
   const SpanRef slice = pages->has_plain_slice(number)
                             ? pages->span(SpanNumber{static_cast<std::uint32_t>(number)})
@@ -20,8 +21,9 @@ template <class Config>
   return {span, word, in_span, in_span && span->shown.is_block(address_of(p))};
 }
 
-// Frees a block that the thread's map does not show. First the common case: a span of one block is cached for
-// the next request, whichever thread had it before. (All calls are tail calls, so no register need be saved.)
+// Frees a block that the thread's map does not show. First the common case: a span of one block is
+// cached for the next request, whichever thread had it before. (All calls are tail calls, so no
+// register need be saved.)
 template <class Config>
 void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
   const std::uintptr_t a = address_of(p);
@@ -31,8 +33,8 @@ void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
     return deallocate_by_record(p, self);
   }
   const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
-  // (In a span of one block the class and the block's beginning do not change as long as the caller's block
-  // is out; keep() finds out whether it is.)
+  // (In a span of one block the class and the block's beginning do not change as long as the
+  // caller's block is out; keep() finds out whether it is.)
   const ClassId c{span->shown_class.load_relaxed()};
   const bool has_one_block = c >= Classes::kFirstLarge && c < Classes::kHuge;
   if (!has_one_block || span->shown.base.read_own() != a || self.pages->arena.is_at_limit() ||
@@ -49,9 +51,9 @@ void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
   self.pass_by_clock(*cache);
 }
 
-// Frees the only block of a span that was not cached: there is no room, or the span is not in use. The older
-// cached large spans go to the pool, which makes room for several frees; if the span is too large even then,
-// it goes there itself.
+// Frees the only block of a span that was not cached: there is no room, or the span is not in use.
+// The older cached large spans go to the pool, which makes room for several frees; if the span is
+// too large even then, it goes there itself.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::deallocate_single(void* p, ThreadCache& self,
                                                                      SpanRef span) {
@@ -65,7 +67,8 @@ template <class Config>
   self.heap->pool_older_large_spans(*self.cache, self.shard());
   if (SPANALLOC_LIKELY(large_spans.keep(*span.record, slices)))
     return (void)self.heap->pass_by_clock(os::now_ms());
-  if (SPANALLOC_UNLIKELY(!large_spans.give_up(*span.record))) return deallocate_others(p, self, span);
+  if (SPANALLOC_UNLIKELY(!large_spans.give_up(*span.record)))
+    return deallocate_others(p, self, span);
   self.heap->put_in_pool(span, self.shard());
 }
 
@@ -76,8 +79,10 @@ template <class Config>
   const std::uintptr_t a = address_of(p);
   const SpanRef span = self.pages->span_of(slice);
   const SpanWord word = span->load_word();
-  // (Of a span in use only. is_block() is exact, so it also tells whether this is the block's span.)
-  const bool others = word.state() != SpanState::kFree && word.owner() != kNobody && !self.is_mine(word);
+  // (Of a span in use only. is_block() is exact, so it also tells whether
+  // this is the block's span.)
+  const bool others =
+      word.state() != SpanState::kFree && word.owner() != kNobody && !self.is_mine(word);
   if (SPANALLOC_UNLIKELY(!others || !span->shown.is_block(a) || !self.heap->has(span))) {
     return deallocate_by_record(p, self);
   }
@@ -85,7 +90,8 @@ template <class Config>
 }
 
 template <class Config>
-SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWord word, Block* block) {
+SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWord word,
+                                                            Block* block) {
   prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
   const BlockOffset mark = as_block_offset(offset_in(span, block));
   if (SPANALLOC_UNLIKELY(word.head() == mark)) remotely_freed_twice(span, block);
@@ -94,17 +100,19 @@ SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWo
   if (batched(span, word, block)) return;
   if (word.state() == SpanState::kOwned &&
       SPANALLOC_LIKELY(free_into_owned(span->word, word, mark, [&](BlockOffset list) {
-        link_to(block, list == BlockOffset::kNone ? no_block() : pages->block_at_offset(span, list));
+        link_to(block,
+                list == BlockOffset::kNone ? no_block() : pages->block_at_offset(span, list));
       }))) {
     return;
   }
   free_to_span(span, block, block, 1);
 }
 
-// Frees whatever p is, or null: another thread's block, a span of one block, or a block of the thread's own
-// whose entry in the map another of its spans has overwritten.
+// Frees whatever p is, or null: another thread's block, a span of one block, or a block of the
+// thread's own whose entry in the map another of its spans has overwritten.
 template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_by_record(void* p, ThreadCache& self) {
+[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_by_record(void* p,
+                                                                        ThreadCache& self) {
   if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
   const Location at = self.locate(p);
   if (SPANALLOC_UNLIKELY(!at.is_block)) return deallocate_outside_spans(p, self, at.has_record());
@@ -113,10 +121,12 @@ template <class Config>
 }
 
 template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_own(void* p, ThreadCache& self, SpanRef span) {
+[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_own(void* p, ThreadCache& self,
+                                                                  SpanRef span) {
   auto* block = static_cast<Block*>(p);
   Block* list = span->free_list.load_relaxed();
-  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block)) return deallocate_suspect(p, self, span);
+  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block))
+    return deallocate_suspect(p, self, span);
   self.miss_map();
   self.pages->show_in_map(*self.map, span, *span.record);
   poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
@@ -125,7 +135,8 @@ template <class Config>
   }
 }
 
-// The free of p was an event: a batch is full, or an own span may have become ready, partial or empty.
+// The free of p was an event: a batch is full, or an own span may have become
+// ready, partial or empty.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::look_after(void* p, ThreadCache& self) {
   // Another thread may have claimed the span meanwhile. The record stays readable, and tells.
@@ -149,11 +160,12 @@ template <class Config>
   }
 }
 
-// So many blocks of a current span are free again that its thread may be giving it up. Nobody but its thread
-// can give back anything of a current span, and the thread may be about to wait for long. So it shares the
-// span if at most half of the carved blocks are out: others then take the span with its last block, or purge
-// its pages. If more are out, it looks once or twice more, after as many frees as would bring it there if no
-// block were handed out meanwhile, and then leaves the span alone.
+// So many blocks of a current span are free again that its thread may be giving it up. Nobody
+// but its thread can give back anything of a current span, and the thread may be about to wait
+// for long. So it shares the span if at most half of the carved blocks are out: others then take
+// the span with its last block, or purge its pages. If more are out, it looks once or twice
+// more, after as many frees as would bring it there if no block were handed out meanwhile, and
+// then leaves the span alone.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::look_at_current(SpanRef span) {
   const std::uint32_t looks = span->quota.load_relaxed();
@@ -182,9 +194,10 @@ template <class Config>
   }
 }
 
-// An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since it was last
-// shared or used up, its thread may be giving it up: it looks again when three quarters are free, and then
-// shares the span. (Otherwise the count goes on below 0; uncollected() is right modulo 2^32.)
+// An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since
+// it was last shared or used up, its thread may be giving it up: it looks again when three
+// quarters are free, and then shares the span. (Otherwise the count goes on below 0;
+// uncollected() is right modulo 2^32.)
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::collect_used_up(SpanRef span, unsigned place) {
   const ClassInfo& info = Classes::info(span->class_id());
@@ -201,9 +214,10 @@ template <class Config>
   share_used_up(place);
 }
 
-// Frees a block of a span that this thread does not own: another thread's, or one of another heap. The first
-// free into a span is one compare-and-swap; the second one in a row, as far as the span's batch remembers,
-// begins the batch. Blocks of another heap are not batched: it may be destroyed meanwhile.
+// Frees a block of a span that this thread does not own: another thread's, or one of another
+// heap. The first free into a span is one compare-and-swap; the second one in a row, as far
+// as the span's batch remembers, begins the batch. Blocks of another heap are not batched: it
+// may be destroyed meanwhile.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanWord word, void* p) {
   Block* block = static_cast<Block*>(p);
@@ -227,12 +241,13 @@ SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanW
     }
   }
   // A thread without a cache record has no exit hook to flush a batch, so it never has one.
-  if (cache != nullptr && word.owner() != kNobody && heap->has(span) && batched(span, word, block)) return;
+  if (cache != nullptr && word.owner() != kNobody && heap->has(span) && batched(span, word, block))
+    return;
   free_to_span(span, block, block, 1);
 }
 
-// Takes the second block in a row of a span, as far as its batch remembers, and those that follow. False: it
-// is the first one, which the caller frees to the span.
+// Takes the second block in a row of a span, as far as its batch remembers, and those that follow.
+// False: it is the first one, which the caller frees to the span.
 template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::batched(SpanRef span, SpanWord word, Block* block) {
   if (RemoteBatch& batch = cache->batches.of(span.number); batch.number == span.number) {
@@ -245,9 +260,9 @@ SPANALLOC_INLINE bool ThreadCache<Config>::batched(SpanRef span, SpanWord word, 
   return false;
 }
 
-// A batch is flushed when it holds all blocks that are still out, as far as that is known when it begins (so
-// the span's last free is noticed); when it is long enough; when another span needs its place; and, in turn
-// with the others, by this thread's next misses, its trim and its end.
+// A batch is flushed when it holds all blocks that are still out, as far as that is known when it
+// begins (so the span's last free is noticed); when it is long enough; when another span needs its
+// place; and, in turn with the others, by this thread's next misses, its trim and its end.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::add_to_batch(RemoteBatch& batch, SpanRef span,
                                                                 SpanWord word, Block* block) {
@@ -274,7 +289,8 @@ template <class Config>
   if (SPANALLOC_UNLIKELY((cache->batches.bytes + most * size) * threads > Config::kBatchBytes)) {
     flush_next_batch();
     const std::size_t part = Config::kBatchBytes / threads;
-    most = static_cast<std::uint32_t>(min_of(most, (part - min_of(cache->batches.bytes, part)) / size));
+    most = static_cast<std::uint32_t>(
+        min_of(most, (part - min_of(cache->batches.bytes, part)) / size));
   }
   if (most <= 1) return free_to_span(span, block, block, 1);
   link_to(block, no_block());
@@ -286,11 +302,12 @@ template <class Config>
   pages->show_in_map(*map, span, batch);
 }
 
-// From its newest block to its oldest a batch has as many blocks as it has counted. The links of a block
-// freed twice lead in a circle, or past blocks that nobody would find again, which the span would count as
-// free.
+// From its newest block to its oldest a batch has as many blocks as it has counted. The links of
+// a block freed twice lead in a circle, or past blocks that nobody would find again, which the
+// span would count as free.
 template <class Config>
-inline void ThreadCache<Config>::check_batch(SpanRef span, const RemoteBatch& batch, std::uint32_t count) {
+inline void ThreadCache<Config>::check_batch(SpanRef span, const RemoteBatch& batch,
+                                             std::uint32_t count) {
   const std::size_t most = Classes::info(span->class_id()).virtual_span;
   Block* block = batch.free_list.load_relaxed();
   std::uint32_t behind = count - 1;
@@ -299,7 +316,8 @@ inline void ThreadCache<Config>::check_batch(SpanRef span, const RemoteBatch& ba
     if (SPANALLOC_UNLIKELY(!leads_to_block(link, most))) broken_list(block);
     block = block_behind(block, link);
   }
-  if (SPANALLOC_UNLIKELY(block != batch.oldest || behind != 0)) miscounted(batch.free_list.load_relaxed());
+  if (SPANALLOC_UNLIKELY(block != batch.oldest || behind != 0))
+    miscounted(batch.free_list.load_relaxed());
 }
 
 template <class Config>
@@ -329,7 +347,8 @@ template <class Config>
 
 // (The only block of a span has no link, because its page may never have been touched.)
 template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::free_to_span(SpanRef span, Block* newest, Block* oldest,
+[[gnu::noinline]] inline void ThreadCache<Config>::free_to_span(SpanRef span, Block* newest,
+                                                                Block* oldest,
                                                                 std::uint32_t count) {
   const Inside inside(*this);  // before the span can be claimed
   const BlockOffset mark = as_block_offset(offset_in(span, newest));
@@ -342,8 +361,8 @@ template <class Config>
     case Freed::kRefused:
       return freed_twice(newest);
     case Freed::kEmptied: {
-      // The record names the span's heap until somebody takes the span out of that heap's pool. (Not shard():
-      // it is this heap's.)
+      // The record names the span's heap until somebody takes the span out of that heap's pool.
+      // (Not shard(): it is this heap's.)
       Heap& home = pages->heap_of(span);
       return home.put_in_pool(span, home.shard_of(cache));
     }

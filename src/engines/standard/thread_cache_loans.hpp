@@ -5,16 +5,19 @@
 
 namespace spanalloc::standard {
 
-// Borrows blocks for a class that has no current span and an empty list. A thread borrows its first blocks of
-// a class where it can, so that a thread which needs only some does not own a span for them; later ones only
-// before it would ask for memory that the pool does not have. False: no span has enough.
+// Borrows blocks for a class that has no current span and an empty list. A thread borrows its
+// first blocks of a class where it can, so that a thread which needs only some does not own a
+// span for them; later ones only before it would ask for memory that the pool does not have.
+// False: no span has enough.
 template <class Config>
 [[gnu::noinline]] inline bool ThreadCache<Config>::borrow(ClassId c) {
   SPANALLOC_ASSERT(!current_span(c) && is_end(list_of(c).load_relaxed()));
   if (SPANALLOC_UNLIKELY(exited) || !heap->may_have_lenders()) return false;
-  const bool has_had_spans = (cache->current_classes[index_of(c) / 64] >> index_of(c) % 64 & 1) != 0;
+  const bool has_had_spans =
+      (cache->current_classes[index_of(c) / 64] >> index_of(c) % 64 & 1) != 0;
   if (has_had_spans && (!heap->looks_out_of_spans(c, shard()) || cache->loans.rest())) return false;
-  const auto at_least = static_cast<std::uint32_t>(min_of(Classes::info(c).refill_remotes, kLeastLoan));
+  const auto at_least =
+      static_cast<std::uint32_t>(min_of(Classes::info(c).refill_remotes, kLeastLoan));
   const auto borrowed = heap->borrow(c, *cache, at_least);
   cache->loans.searched(static_cast<bool>(borrowed));
   if (!borrowed) return false;
@@ -40,7 +43,8 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::return_loans() {
   return any;
 }
 
-// Ends all loans: the record's next thread may borrow, too, and this one may still allocate after its end.
+// Ends all loans: the record's next thread may borrow, too, and this one may
+// still allocate after its end.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::end_loans() {
   return_loans();

@@ -14,18 +14,20 @@ SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_outside_spans(void* p
   os::fatal("free of a pointer that this allocator did not return:", p);
 }
 
-// Reports an address whose record knows no such block. A record speaks for its own slice only if its span has
-// several blocks, so where_is() asks the arena in which other block the address lies.
+// Reports an address whose record knows no such block. A record speaks for its own slice only if
+// its span has several blocks, so where_is() asks the arena in which other block the address lies.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::bad_pointer(const void* p, Misuse misuse) {
   static constexpr const char* kSentences[][2] = {
       {"free of a pointer that is not the start of a block:",
        "size asked of a pointer that is not the start of a block:"},
-      {"free of memory that was never handed out:", "size asked of memory that was never handed out:"},
+      {"free of memory that was never handed out:",
+       "size asked of memory that was never handed out:"},
       {"free of memory that is free already (double free):", "size asked of memory that is free:"},
       {"free of memory that is free (double free, or never handed out):",
        "size asked of memory that is free, or was never handed out:"},
-      {"free of an address that lies in no block:", "size asked of an address that lies in no block:"},
+      {"free of an address that lies in no block:",
+       "size asked of an address that lies in no block:"},
   };
   os::fatal(kSentences[static_cast<int>(where_is(p))][static_cast<int>(misuse)], p);
 }
@@ -35,21 +37,25 @@ template <class Config>
 inline bool ThreadCache<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
   const std::uint64_t offset = a - address_of(pages->address(span.number));
-  return info.blocks != 1 && offset >= std::uint64_t{span->carved.load_relaxed()} * info.block_size &&
+  return info.blocks != 1 &&
+         offset >= std::uint64_t{span->carved.load_relaxed()} * info.block_size &&
          offset < info.payload();
 }
 
 template <class Config>
-SPANALLOC_COLD inline typename ThreadCache<Config>::Where ThreadCache<Config>::where_is(const void* p) {
+SPANALLOC_COLD inline typename ThreadCache<Config>::Where ThreadCache<Config>::where_is(
+    const void* p) {
   const std::uintptr_t a = address_of(p);
   const SpanRef slice = pages->any_slice_at(a);
   if (slice.record == nullptr) return Where::kNoMemory;
   Where where = Where::kNoMemory;
   pages->arena.walk([&](std::uint32_t first, std::size_t slices, bool free) {
-    if (std::size_t{index_of(slice.number)} - first >= slices) return;  // also where it is before the range
+    // Also where it is before the range
+    if (std::size_t{index_of(slice.number)} - first >= slices) return;
     const SpanRef span = pages->span(SpanNumber{first});
     const bool live = !free && span->load_word().state() != SpanState::kFree;
-    // If it is the start of a live block, it has become one, in other hands, since the caller looked.
+    // If it is the start of a live block, it has become one, in other hands,
+    // since the caller looked.
     where = !live || span->shown.is_block(a) ? Where::kFreeMemory
             : is_untouched(a, span)          ? Where::kUntouched
                                              : Where::kInsideBlock;
@@ -69,51 +75,58 @@ inline bool ThreadCache<Config>::is_newest_free(const void* p, const Location& a
   return is_mine(at.word) && at.span->free_list.load_relaxed() == p;
 }
 
-// Whether the block is on the span's own lists or remote list, or in this thread's batch or loan. Other
-// threads may be using the span's lists: a search then ends early, where a block has lost its link. A block
-// that is out is on none of these.
+// Whether the block is on the span's own lists or remote list, or in this thread's batch or loan.
+// Other threads may be using the span's lists: a search then ends early, where a block has lost its
+// link. A block that is out is on none of these.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::is_on_list(SpanRef span, const Block* block) {
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
-  const auto has = [&](Block* list) { return list_has(list, block, info.virtual_span, info.blocks); };
+  const auto has = [&](Block* list) {
+    return list_has(list, block, info.virtual_span, info.blocks);
+  };
   const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
-  if (word.head() != BlockOffset::kNone && has(pages->block_at_offset(span, word.head()))) return true;
+  if (word.head() != BlockOffset::kNone && has(pages->block_at_offset(span, word.head())))
+    return true;
   if (cache != nullptr) {
     const RemoteBatch& batch = cache->batches.of(span.number);
     if (batch.holds(span.number) && has(batch.free_list.load_relaxed())) return true;
   }
   // Acquire: pairs with push_freed().
-  return is_borrowed(span, block) || has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
+  return is_borrowed(span, block) || has(span->free_list.load_acquire()) ||
+         has(span->rest.load_acquire());
 }
 
-// Reports a block that looks free if it is on a list that this thread may read. Else the program has copied a
-// link into it, or another thread's batch has it: it is freed like any other, without the link.
+// Reports a block that looks free if it is on a list that this thread may read. Else the
+// program has copied a link into it, or another thread's batch has it: it is freed like any
+// other, without the link.
 template <class Config>
-SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, ThreadCache& self, SpanRef span) {
+SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, ThreadCache& self,
+                                                                   SpanRef span) {
   Block* block = static_cast<Block*>(p);
   if (self.is_on_list(span, block)) self.retire_and_report(span, block);
   clear_link(block);
   deallocate_by_record(p, self);
 }
 
-// Reports a block on a list without a good link: it was written to since its free, or freed twice and handed
-// out since.
+// Reports a block on a list without a good link: it was written to since its free, or freed
+// twice and handed out since.
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::broken_list(const Block* block) {
   os::fatal("free list overwritten (write after free, or double free) at", block);
 }
 
-// Empties a damaged list, whose blocks stay out for ever, and reports it. What is damaged goes out of use
-// before the report: a handler of SIGABRT may allocate, and the program may go on from there.
+// Empties a damaged list, whose blocks stay out for ever, and reports it. What is
+// damaged goes out of use before the report: a handler of SIGABRT may allocate, and the
+// program may go on from there.
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::retire_list(Atomic<Block*>& list) {
   const Block* const first = list.load_relaxed();
   list.store_release(no_block());
   broken_list(first);
 }
-// Empties all lists of an owned span of this thread; its untouched blocks stay. If the span is in no place,
-// because it was just being counted, it goes out of use.
+// Empties all lists of an owned span of this thread; its untouched blocks stay. If the span is in
+// no place, because it was just being counted, it goes out of use.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::retire_lists(SpanRef span) {
   span->free_list.store_release(no_block());
@@ -121,15 +134,18 @@ SPANALLOC_COLD inline void ThreadCache<Config>::retire_lists(SpanRef span) {
   span->purged.store_release(0);
   (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
   if (cache->has_as_owned(span.number, span->class_id())) return;
-  if (!cache->lock.is_mine()) heap->protocol().lock_cache(cache->number);  // the report lets go of it
+  // The report lets go of it
+  if (!cache->lock.is_mine()) heap->protocol().lock_cache(cache->number);
   heap->protocol().retire(*cache, span);
 }
 
-// A block is freed a second time. If it was written to in between, the list that it begins is damaged. Then
-// this thread's batch and loan of the span, and the span if it is this thread's, go out of use.
+// A block is freed a second time. If it was written to in between, the list that it begins is
+// damaged. Then this thread's batch and loan of the span, and the span if it is this
+// thread's, go out of use.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::retire_if_first(SpanRef span, Block* block) {
-  if (cache == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span))
+  if (cache == nullptr ||
+      is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span))
     return;
   const Inside inside(*this);
   if (RemoteBatch& batch = cache->batches.of(span.number); batch.holds(span.number)) {
@@ -141,17 +157,20 @@ SPANALLOC_COLD inline void ThreadCache<Config>::retire_if_first(SpanRef span, Bl
   });
   const typename Heap::Protocol::CacheGuard guard(heap->protocol(), cache->number);
   if (const SpanWord word = span->load_word(); word.state() != SpanState::kFree && is_mine(word)) {
-    link_to(block, no_block());  // if the span becomes free just now, it is the block that is reported
+    // If the span becomes free just now, it is the block that is reported
+    link_to(block, no_block());
     heap->protocol().take_out_of_use(pages->cache(cache->number), span);
   }
 }
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::retire_and_report(SpanRef span, Block* block) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::retire_and_report(SpanRef span,
+                                                                               Block* block) {
   retire_if_first(span, block);
   freed_twice(block);
 }
 
-// Reports a block of another thread's span that is the newest of those that others have freed already.
+// Reports a block of another thread's span that is the newest of those that
+// others have freed already.
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::remotely_freed_twice(SpanRef span,
                                                                                   Block* block) {
@@ -167,8 +186,8 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::miscounted(const Bl
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
 }
 
-// The length of a list of this thread's, not empty, for up to `most` blocks. Damaged: retire(), then a
-// report.
+// The length of a list of this thread's, not empty, for up to `most` blocks. Damaged:
+// retire(), then a report.
 template <class Config>
 template <class Retire>
 [[gnu::noinline]] inline ListLength ThreadCache<Config>::length_of_own_list(Block* list,
@@ -182,7 +201,8 @@ template <class Retire>
   os::fatal("more free blocks than the span has (double free) at", length.last);
 }
 
-// Checks that a list, which nobody changes, of this thread's owned span has so many blocks. Returns the last.
+// Checks that a list, which nobody changes, of this thread's owned span has so many
+// blocks. Returns the last.
 template <class Config>
 inline Block* ThreadCache<Config>::check_length(SpanRef span, Block* list, const ClassInfo& info,
                                                 std::uint32_t expected) {

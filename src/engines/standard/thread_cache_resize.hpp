@@ -1,4 +1,5 @@
-// What a thread asks about a block that is out: its size, its heap; and making it larger or smaller.
+// What a thread asks about a block that is out: its size, its heap; and
+// making it larger or smaller.
 #pragma once
 
 #include "engines/standard/engine.hpp"
@@ -6,7 +7,8 @@
 namespace spanalloc::standard {
 
 template <class Config>
-SPANALLOC_INLINE typename ThreadCache<Config>::Location ThreadCache<Config>::locate_live(const void* p) {
+SPANALLOC_INLINE typename ThreadCache<Config>::Location ThreadCache<Config>::locate_live(
+    const void* p) {
   const Location at = locate(p);  // the span stays as it is because the caller's block is out
   if (SPANALLOC_UNLIKELY(!at.is_block)) {
     if (pages->outside.usable_size(p) != 0) return {};
@@ -48,10 +50,11 @@ inline Resized ThreadCache<Config>::resize(void* p, std::size_t n) {
   return {n <= Config::kMaxSmall && Classes::of(n) == c ? p : nullptr, usable};
 }
 
-// Resizes a block outside the arena. It keeps the room that it got for growing, or has because it was larger,
-// as long as that is less than about a third of it, and at most 32 MiB. (Otherwise a size that goes back and
-// forth would cost two system calls each time, and the page faults.) A block that grows after it was made
-// smaller comes back into the arena, where the memory that it gives and takes stays dirty.
+// Resizes a block outside the arena. It keeps the room that it got for growing, or has because it
+// was larger, as long as that is less than about a third of it, and at most 32 MiB. (Otherwise a
+// size that goes back and forth would cost two system calls each time, and the page faults.) A
+// block that grows after it was made smaller comes back into the arena, where the memory that it
+// gives and takes stays dirty.
 template <class Config>
 SPANALLOC_COLD inline Resized ThreadCache<Config>::resize_outside(void* p, std::size_t usable,
                                                                   std::size_t n) {
@@ -67,7 +70,8 @@ SPANALLOC_COLD inline Resized ThreadCache<Config>::resize_outside(void* p, std::
   return {resized, usable};
 }
 
-// Resizes the block of a span of one block: by slices behind it, or its pages move out of the arena.
+// Resizes the block of a span of one block: by slices behind it, or its
+// pages move out of the arena.
 template <class Config>
 inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, SliceCount old) {
   const Inside inside(*this);
@@ -79,8 +83,8 @@ inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, Sli
   if (c != Classes::kHuge && Classes::info(c).slices != slices.count) {
     c = offset + n > Config::kMaxBlock ? Classes::kHuge : Classes::of(offset + n);
   }
-  const bool may_move =
-      slices > old && n > Config::kMoveAtLeast && old.count << Config::kSliceBits >= Config::kMoveAtLeast;
+  const bool may_move = slices > old && n > Config::kMoveAtLeast &&
+                        old.count << Config::kSliceBits >= Config::kMoveAtLeast;
   if (keeps_its_room(span, slices, old)) {
     span->asked = static_cast<std::uint32_t>(max_of(slices.count, span->asked));
   } else {
@@ -95,8 +99,9 @@ inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, Sli
   return block;
 }
 
-// Whether a block that was resized keeps its room: it does if it shrinks by no more than an eighth (or a
-// slice) of the most that was asked for. Else a size that goes back and forth would move it each time.
+// Whether a block that was resized keeps its room: it does if it shrinks by no more than an
+// eighth (or a slice) of the most that was asked for. Else a size that goes back and forth
+// would move it each time.
 template <class Config>
 inline bool ThreadCache<Config>::keeps_its_room(SpanRef span, SliceCount slices, SliceCount old) {
   if (span->class_id() != Classes::kHuge || span->asked == 0 || slices > old) return false;
@@ -106,7 +111,8 @@ inline bool ThreadCache<Config>::keeps_its_room(SpanRef span, SliceCount slices,
 template <class Config>
 inline bool ThreadCache<Config>::resize_where_it_stands(Heap& home, SpanRef span, ClassId c,
                                                         SliceCount slices, SliceCount old) {
-  // In this order, because a fork's child may find the span in between: its class then says less than it has.
+  // In this order, because a fork's child may find the span in between: its class
+  // then says less than it has.
   const ClassId before = span->class_id();
   if (slices < old) Heap::change_class(span, c);
   const bool fits = slices == old || home.resize_in_place(span, old, slices);

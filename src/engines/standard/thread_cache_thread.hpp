@@ -39,11 +39,13 @@ inline void ThreadCache<Config>::thread_exit() {
   if (cache != nullptr) detach();
 }
 
-// Gives the cache record back: spans with blocks out go to an abandoned list, empty ones to the pool.
+// Gives the cache record back: spans with blocks out go to an abandoned
+// list, empty ones to the pool.
 template <class Config>
 inline void ThreadCache<Config>::detach() {
   SPANALLOC_ASSERT(pages->is_mine(cache->number));
-  // For signal handlers that fork when the thread has given its record up and is still busy with it.
+  // For signal handlers that fork when the thread has given its record up
+  // and is still busy with it.
   const void* outer = inside_without_cache.load_relaxed();
   inside_without_cache.store_relaxed(pages);
   flush_all_batches();
@@ -80,7 +82,8 @@ template <class Config>
 template <class F>
 inline void ThreadCache<Config>::for_each_current_class(F f) {
   for (unsigned word = 0; word < std::size(cache->current_classes); ++word) {
-    for (std::uint64_t classes = cache->current_classes[word]; classes != 0; classes &= classes - 1) {
+    for (std::uint64_t classes = cache->current_classes[word]; classes != 0;
+         classes &= classes - 1) {
       const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
       if (cache->current[index_of(c)].load_relaxed() != SpanNumber::kNone) f(c);
     }
@@ -100,8 +103,8 @@ inline void ThreadCache<Config>::leave_current_and_share(ClassId c) {
   share(span, 0);
 }
 
-// Abandons a current span with its lists as they are: the next thread here is likely to adopt it, and then
-// needs no count of its free blocks.
+// Abandons a current span with its lists as they are: the next thread here is likely to adopt it,
+// and then needs no count of its free blocks.
 template <class Config>
 inline void ThreadCache<Config>::abandon_current(ClassId c, CacheNumber new_owner) {
   const SpanRef span = current_span(c);
@@ -109,9 +112,9 @@ inline void ThreadCache<Config>::abandon_current(ClassId c, CacheNumber new_owne
   heap->protocol().owned_to_abandoned(span, cache->number, new_owner);
 }
 
-// Counts the free blocks of abandoned spans that no thread has adopted for long, or that are needed because
-// memory is out. Counted spans stay abandoned; empty ones go to the pool. Counts at most `at_most` spans,
-// each found among the first `look_at` of its class. False: there was none.
+// Counts the free blocks of abandoned spans that no thread has adopted for long, or that are needed
+// because memory is out. Counted spans stay abandoned; empty ones go to the pool. Counts at most
+// `at_most` spans, each found among the first `look_at` of its class. False: there was none.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::count_abandoned(std::uint32_t at_most,
                                                                 std::uint32_t look_at) {
@@ -120,14 +123,16 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::count_abandoned(std::uint32_t at
   const AbandonedLists& abandoned_lists = heap->abandoned_lists();
   std::uint32_t counted = 0;
   for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-    for (std::uint64_t bits = abandoned_lists.of_class[c].load_relaxed(); bits != 0; bits &= bits - 1) {
+    for (std::uint64_t bits = abandoned_lists.of_class[c].load_relaxed(); bits != 0;
+         bits &= bits - 1) {
       const CacheNumber from = abandoned_lists.numbers[std::countr_zero(bits)];
       for (;;) {
         if (counted == at_most) {
           heap->count_abandoned_due.store_relaxed(1);
           return true;
         }
-        const OwnedSpan found = heap->protocol().uncounted_to_owned(from, ClassId{c}, cache->number, look_at);
+        const OwnedSpan found =
+            heap->protocol().uncounted_to_owned(from, ClassId{c}, cache->number, look_at);
         if (!found) break;
         ++counted;
         if (found.remotes != BlockOffset::kNone) add_list(found.span, found.remotes);
@@ -141,7 +146,8 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::count_abandoned(std::uint32_t at
   return counted != 0;
 }
 
-// Joins a current span's two lists, and counts what is free in it, but for what other threads have freed.
+// Joins a current span's two lists, and counts what is free in it, but for what
+// other threads have freed.
 template <class Config>
 inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   // So that nobody borrows what others have freed while this looks at it.
@@ -161,13 +167,13 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   };
   Block* const last = last_of(list);
   Block* const last_of_rest = last_of(rest);
-  // A block that was freed once into each of two lists has joined them: from there on they are one. Others
-  // may go on freeing: the list behind the head that is read here stays as it is.
+  // A block that was freed once into each of two lists has joined them: from there on they are one.
+  // Others may go on freeing: the list behind the head that is read here stays as it is.
   const SpanWord word{span->word.load_acquire()};
   Block* last_of_remotes = nullptr;
   if (SPANALLOC_UNLIKELY(word.head() != BlockOffset::kNone)) {
-    last_of_remotes =
-        check_length(span, pages->block_at_offset(span, word.head()), info, info.blocks - word.outstanding());
+    last_of_remotes = check_length(span, pages->block_at_offset(span, word.head()), info,
+                                   info.blocks - word.outstanding());
   }
   const bool joined = last != nullptr && (last == last_of_rest || last == last_of_remotes);
   if (joined || (last_of_rest != nullptr && last_of_rest == last_of_remotes)) {
@@ -201,8 +207,8 @@ template <class Config>
   return has_more || seldom;
 }
 
-// Does a part of a round over the current spans (current_ages.hpp). Shares one span at most, because that
-// walks its list. The caller holds nothing of a current span but that of class `busy`.
+// Does a part of a round over the current spans (current_ages.hpp). Shares one span at most,
+// because that walks its list. The caller holds nothing of a current span but that of class `busy`.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::share_unused(std::uint64_t now, ClassId busy) {
   if (SPANALLOC_UNLIKELY(exited) || !cache->ages.is_due(now)) return;
@@ -239,7 +245,8 @@ template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::trim() {
   if (!heap->is_started()) return false;
   const Inside inside(*this);
-  if (cache == nullptr && heap->has_uncounted_abandoned()) record_of_thread();  // to count them with
+  // To count them with
+  if (cache == nullptr && heap->has_uncounted_abandoned()) record_of_thread();
   if (cache != nullptr) {
     flush_all_batches();
     return_loans();

@@ -1,9 +1,10 @@
-// A thread's used-up spans, which it goes on owning for a while. Other threads' frees do not put them on a
-// list, and no lock, list or compare-and-swap stands between a block's free and its next use. A program that
-// goes through a few spans of a class again and again stays among them.
+// A thread's used-up spans, which it goes on owning for a while. Other threads' frees do not put
+// them on a list, and no lock, list or compare-and-swap stands between a block's free and its next
+// use. A program that goes through a few spans of a class again and again stays among them.
 //
-// They are a bounded number of bytes, because other threads can use what becomes free in an owned span by
-// loans only. When a span joins for which there is no room, the oldest ones leave and are shared.
+// They are a bounded number of bytes, because other threads can use what becomes free in
+// an owned span by loans only. When a span joins for which there is no room, the oldest
+// ones leave and are shared.
 #pragma once
 
 #include <bit>
@@ -15,10 +16,10 @@
 
 namespace spanalloc::standard {
 
-/// Of one cache record; only its owner uses it. Zero-initialisable. The child of a fork finds each owned span
-/// of a vanished thread at least once, here or among the current spans, whatever step the thread was at: a
-/// span joins before it leaves its other place, and leaves after it has got another. (If it stands in both,
-/// its word tells when it has been dealt with.)
+/// Of one cache record; only its owner uses it. Zero-initialisable. The child of a fork finds each
+/// owned span of a vanished thread at least once, here or among the current spans, whatever step
+/// the thread was at: a span joins before it leaves its other place, and leaves after it has got
+/// another. (If it stands in both, its word tells when it has been dealt with.)
 template <unsigned kMostSlices>
 class UsedUpSpans {
  public:
@@ -65,8 +66,8 @@ class UsedUpSpans {
   void mark_ready(unsigned i) { ready_ |= 1u << i; }
   bool has_ready() const { return ready_ != 0; }
 
-  /// The place of about the span that joined first; there must be one. (Joining spans take the next free
-  /// place, going round, also one that became free on the way.)
+  /// The place of about the span that joined first; there must be one. (Joining spans take the next
+  /// free place, going round, also one that became free on the way.)
   unsigned oldest() const {
     SPANALLOC_ASSERT(used_ != 0);
     return next_in(used_);
@@ -81,7 +82,9 @@ class UsedUpSpans {
   }
 
  private:
-  static unsigned first_of(std::uint32_t places) { return static_cast<unsigned>(std::countr_zero(places)); }
+  static unsigned first_of(std::uint32_t places) {
+    return static_cast<unsigned>(std::countr_zero(places));
+  }
 
   // The next one of some places, going round; there must be one.
   unsigned next_in(std::uint32_t places) const {

@@ -1,8 +1,9 @@
-// A heap as an object: malloc and free over the three levels of caches and what lies behind them. Any number
-// of them live side by side.
+// A heap as an object: malloc and free over the three levels of caches and what lies behind them.
+// Any number of them live side by side.
 //
-// An allocation asks, in the paper's order, the thread's cache, its CPU's, the global one, the bin's folios;
-// a free goes the same way (section 8). DESIGN.md beside this file walks through both.
+// An allocation asks, in the paper's order, the thread's cache, its CPU's, the global
+// one, the bin's folios; a free goes the same way (section 8). DESIGN.md beside this
+// file walks through both.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +36,9 @@
 
 namespace spanalloc::supermalloc {
 
-/// Zero-initialised but for pointers to itself: usable before any constructor runs, and usable until the
-/// process ends, because nothing but destroy() takes it apart. The functions: see engines/engine.hpp.
+/// Zero-initialised but for pointers to itself: usable before any constructor runs, and
+/// usable until the process ends, because nothing but destroy() takes it apart. The
+/// functions: see engines/engine.hpp.
 template <class Config>
 class Allocator {
   using TheBins = Bins<Config>;
@@ -55,7 +57,8 @@ class Allocator {
   SPANALLOC_INLINE void* allocate(std::size_t n) {
     if (SPANALLOC_UNLIKELY(n > TheBins::kLargestWithFolios)) return allocate_beyond<Policy>(n);
     const std::size_t tag = TheBins::tag_for_folios(n);
-    if (FreeObject* object = caches_.known().pop(tag, secret()); SPANALLOC_LIKELY(object != nullptr)) {
+    if (FreeObject* object = caches_.known().pop(tag, secret());
+        SPANALLOC_LIKELY(object != nullptr)) {
       return handed_out(object, bin_of(tag));
     }
     return allocate_slow<Policy>(tag, n);
@@ -93,7 +96,8 @@ class Allocator {
       return deallocate_other(p, *this);
     }
     poison_free(object, bin_of(tag));
-    if (SPANALLOC_UNLIKELY(!caches_.known().push(tag, object, secret_))) deallocate_slow(object, tag, *this);
+    if (SPANALLOC_UNLIKELY(!caches_.known().push(tag, object, secret_)))
+      deallocate_slow(object, tag, *this);
   }
 
   std::size_t usable_size(const void* p) {
@@ -123,9 +127,9 @@ class Allocator {
     return entry.is_bin() || (entry.bin() >= TheBins::kFirstLarge && big_.usable_size(p) != 0);
   }
 
-  /// What caches hold goes back to the folios, and their empty ones to the kernel: the calling thread's at
-  /// once, the CPUs', the global one's, and what ended threads have left; other living threads follow with
-  /// their next slow path.
+  /// What caches hold goes back to the folios, and their empty ones to the kernel: the calling
+  /// thread's at once, the CPUs', the global one's, and what ended threads have left; other living
+  /// threads follow with their next slow path.
   bool trim() {
     if (!is_started()) return false;
     Cache& cache = caches_.known();
@@ -144,7 +148,8 @@ class Allocator {
     if (!is_started()) return {};
     for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) folios_.repair(b);
     big_.repair();
-    return Walker<Config>(chunks_, folios_, big_.large(), big_.huge(), cpus_, caches_, secret()).walk();
+    return Walker<Config>(chunks_, folios_, big_.large(), big_.huge(), cpus_, caches_, secret())
+        .walk();
   }
 
   /// Registers the fork handler, once: from the library's constructor or with the first allocation.
@@ -154,9 +159,9 @@ class Allocator {
     thread::watch_forks(fork_watch_);
   }
 
-  /// Gives everything back to the process: all objects, address space, the key. Only while nobody uses the
-  /// heap or anything from it, and no fork is in progress; never the default instance. Then it is
-  /// fresh.
+  /// Gives everything back to the process: all objects, address space, the key. Only while
+  /// nobody uses the heap or anything from it, and no fork is in progress; never the default
+  /// instance. Then it is fresh.
   void destroy() {
     if (registered_.load_acquire() != 0) thread::unwatch_forks(fork_watch_);
     caches_.destroy();
@@ -178,7 +183,8 @@ class Allocator {
   /// Counts requests to give memory back.
   std::uint32_t wishes() const { return giving_back_.wishes(); }
 
-  /// All that a thread's cache holds goes to its CPU's cache where lists are full, else to the folios.
+  /// All that a thread's cache holds goes to its CPU's cache where lists are
+  /// full, else to the folios.
   void flush(Cache& cache) {
     if (!is_none(cache)) giving_back_.flush(cache);
   }
@@ -254,7 +260,8 @@ class Allocator {
     return handed_out(object, b);
   }
 
-  // From the CPU's cache, the global one, the folios; when memory is out, from what caches hold elsewhere.
+  // From the CPU's cache, the global one, the folios; when memory is out, from
+  // what caches hold elsewhere.
   ObjectList fetch(BinNumber b, std::uint32_t most) {
     ObjectList list = cpus_.take(b);
     if (list.is_empty()) list = folios_.take(b, most, secret());
@@ -263,9 +270,10 @@ class Allocator {
     return folios_.take(b, most, secret());
   }
 
-  // What the short path of free ends in: the thread's first list is full. It waits, and the one that has
-  // waited goes. Static, so that the object stays in the register where it came.
-  [[gnu::noinline]] static void deallocate_slow(FreeObject* object, std::size_t tag, Allocator& self) {
+  // What the short path of free ends in: the thread's first list is full. It waits, and the one
+  // that has waited goes. Static, so that the object stays in the register where it came.
+  [[gnu::noinline]] static void deallocate_slow(FreeObject* object, std::size_t tag,
+                                                Allocator& self) {
     Cache& cache = self.caches_.known();
     if (SPANALLOC_UNLIKELY(is_none(cache))) return self.deallocate_first(tag, object);
     self.make_room(cache, bin_of(tag));
@@ -293,10 +301,11 @@ class Allocator {
   // --- Large and huge ---
 
   SPANALLOC_COLD BigObject allocate_beyond(std::size_t n) {
-    return n <= TheBins::kLargest ? allocate_large(n, 1, Config::kRandomOffset) : allocate_huge(n, 1);
+    return n <= TheBins::kLargest ? allocate_large(n, 1, Config::kRandomOffset)
+                                  : allocate_huge(n, 1);
   }
-  // Of at most a page's alignment. Where its bin has none free, and gets no chunk, a range that huge objects
-  // have left does as well, or a mapping of its own.
+  // Of at most a page's alignment. Where its bin has none free, and gets no chunk, a range that
+  // huge objects have left does as well, or a mapping of its own.
   BigObject allocate_large(std::size_t n, std::size_t alignment, bool at_random_line) {
     if (os::in_kernel_call()) return {NestedBlocks::allocate(n, alignment), false};
     free_put_off();
@@ -307,7 +316,8 @@ class Allocator {
       if (is_none(*cache)) cache = &caches_.find();
       if (!is_none(*cache)) line = cache->random_line();
     }
-    const BigObject object = big_.allocate_large(n, line, [this] { return giving_back_.find_memory(); });
+    const BigObject object =
+        big_.allocate_large(n, line, [this] { return giving_back_.find_memory(); });
     return SPANALLOC_LIKELY(object.bytes != nullptr) ? object : allocate_huge(n, alignment);
   }
   BigObject allocate_huge(std::size_t n, std::size_t alignment) {
@@ -329,7 +339,8 @@ class Allocator {
   [[noreturn]] SPANALLOC_COLD void name_bad_pointer(const void* p) const {
     const ChunkEntry entry = chunks_.at(p);
     if (entry.is_free()) name_free_already(p);
-    if (!entry.is_bin()) os::fatal("pointer is none of this heap's, or not the start of an object:", p);
+    if (!entry.is_bin())
+      os::fatal("pointer is none of this heap's, or not the start of an object:", p);
     const bool is_start = entry.bin() < TheBins::kFirstLarge && Folios::is_out(entry.bin(), p);
     if (is_start) name_free_already(p);  // it is sealed
     os::fatal("pointer is no object in use (not the start of one, or freed long ago):", p);
@@ -360,7 +371,9 @@ class Allocator {
   }
 
   // (Misuse is reported where no lock is held.)
-  static void leave(thread::ForkWatch* watch) { static_cast<Watch*>(watch)->allocator->caches_.leave_all(); }
+  static void leave(thread::ForkWatch* watch) {
+    static_cast<Watch*>(watch)->allocator->caches_.leave_all();
+  }
 
   // What the fast paths read, and nothing writes once the allocator is started.
   SetOnce secret_;

@@ -1,6 +1,7 @@
-// Objects without folios: large ones, from bins; huge ones, from ranges of chunks; and what is too large for
-// a range, or has found no address space for one, in a mapping of its own. A free large object waits in its
-// CPU's cache or the global one as a list of itself; threads' caches are too small for it.
+// Objects without folios: large ones, from bins; huge ones, from ranges of chunks; and what is
+// too large for a range, or has found no address space for one, in a mapping of its own. A
+// free large object waits in its CPU's cache or the global one as a list of itself; threads'
+// caches are too small for it.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,9 @@ class BigObjects {
   /// With the allocator's start, under its lock.
   void start() { huge_.start(); }
 
-  /// n bytes (at most those of the largest bin) from the given cache line of the object's first page on, or
-  /// an earlier one where that is too late. find_memory() may free some when memory is out.
+  /// n bytes (at most those of the largest bin) from the given cache line of the
+  /// object's first page on, or an earlier one where that is too late. find_memory() may
+  /// free some when memory is out.
   template <class FindMemory>
   BigObject allocate_large(std::size_t n, std::uint32_t line, FindMemory&& find_memory) {
     const std::size_t latest = (TheBins::kLargest - n) / kCacheLine;
@@ -60,8 +62,9 @@ class BigObjects {
     return {pointer_to(object.start + offset), object.is_zero};
   }
 
-  /// n bytes at a multiple of `alignment`, a power of two. (What caches hold would not help where there are
-  /// none: the kernel refuses a mapping for its size, and what goes back are pages, of mappings that stay.)
+  /// n bytes at a multiple of `alignment`, a power of two. (What caches hold would not help
+  /// where there are none: the kernel refuses a mapping for its size, and what goes back are
+  /// pages, of mappings that stay.)
   BigObject allocate_huge(std::size_t n, std::size_t alignment) {
     if (n <= HugeHeap::kLargest && alignment <= HugeHeap::kLargest) {
       const BigObject object = huge_.allocate(n, alignment);
@@ -95,11 +98,13 @@ class BigObjects {
     return size != 0 ? size : outside_.usable_size(p);
   }
 
-  /// Where the object at p, which has `usable` bytes, is when it has n; nullptr: it would be a copy.
+  /// Where the object at p, which has `usable` bytes, is when it has n;
+  /// nullptr: it would be a copy.
   void* resize(void* p, std::size_t usable, std::size_t n) {
     const ChunkEntry entry = chunks_.at(p);
     const bool stays = n <= usable && n > usable / 2;
-    if (entry.is_bin()) return stays || (n <= usable && is_large_here(entry.bin(), p, n)) ? p : nullptr;
+    if (entry.is_bin())
+      return stays || (n <= usable && is_large_here(entry.bin(), p, n)) ? p : nullptr;
     // What a bin would serve with half of the memory moves there. (It may have been full.)
     if (n <= TheBins::kLargest && !stays) return nullptr;
     if (entry.is_huge()) return huge_.resize(p, n) ? p : nullptr;
@@ -124,8 +129,8 @@ class BigObjects {
   LargeObjects<>& outside() { return outside_; }
 
  private:
-  // Where the large object begins that was handed out as p; 0: p lies in none. Ends the process if p is in
-  // one, but not what was handed out.
+  // Where the large object begins that was handed out as p; 0: p lies in none. Ends the process if
+  // p is in one, but not what was handed out.
   std::uintptr_t start_of(BinNumber b, const void* p) const {
     if (b < TheBins::kFirstLarge) return 0;
     const ObjectCell* cell = Large::cell_at(b, p);
@@ -137,8 +142,8 @@ class BigObjects {
     return start;
   }
 
-  // Whether a request for n bytes that began where p does would take a large object of this bin. (Where its
-  // first line was late in the page that has no more than half of it.)
+  // Whether a request for n bytes that began where p does would take a large object of this bin.
+  // (Where its first line was late in the page that has no more than half of it.)
   static bool is_large_here(BinNumber b, const void* p, std::size_t n) {
     if (n <= TheBins::kLargestWithFolios) return false;
     return TheBins::for_size(n + (address_of(p) - Large::start_of(b, p))) == b;

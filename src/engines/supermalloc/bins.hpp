@@ -1,7 +1,7 @@
-// The sizes of objects: a bin for each. Small ones take every quarter of a doubling, medium ones are prime
-// numbers of cache lines, large ones whole pages; all are found by constant arithmetic, and what the paper
-// says of them is asserted here. (Sections 3 to 5 and Figure 2; DESIGN.md tells where the paper contradicts
-// itself.)
+// The sizes of objects: a bin for each. Small ones take every quarter of a doubling, medium ones
+// are prime numbers of cache lines, large ones whole pages; all are found by constant arithmetic,
+// and what the paper says of them is asserted here. (Sections 3 to 5 and Figure 2; DESIGN.md tells
+// where the paper contradicts itself.)
 #pragma once
 
 #include <array>
@@ -39,8 +39,8 @@ constexpr bool is_prime(std::size_t n) {
   return n >= 2;
 }
 
-/// The largest prime of which at most 30 % lies beyond p; where there is none, the next one. (The paper says
-/// 25 % and lists these.)
+/// The largest prime of which at most 30 % lies beyond p; where there is none, the next one. (The
+/// paper says 25 % and lists these.)
 constexpr std::size_t next_spaced_prime(std::size_t p) {
   std::size_t found = 0;
   for (std::size_t q = p + 1; found == 0 || (q - p) * 10 <= q * 3; ++q) {
@@ -85,14 +85,17 @@ inline constexpr std::size_t kLeastLarge = 16 * kKiB;
 /// `prime`: medium sizes are prime numbers of cache lines, and powers of two serve alignment only.
 constexpr Sizes make_sizes(bool prime, std::size_t quantum) {
   Sizes sizes;
-  // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32 and 48 are what it leaves.
+  // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32
+  // and 48 are what it leaves.
   for (std::size_t n = kLeastObject; n < 64; n += quantum) sizes.add(n, Kind::kSmall);
   for (std::size_t power = 16; 4 * power <= kLargestSmall; power *= 2) {
-    for (std::size_t k = 4; k <= 7 && k * power <= kLargestSmall; ++k) sizes.add(k * power, Kind::kSmall);
+    for (std::size_t k = 4; k <= 7 && k * power <= kLargestSmall; ++k)
+      sizes.add(k * power, Kind::kSmall);
   }
   if (prime) {
     // Primes of cache lines: from 5, which is the last small size.
-    for (std::size_t p = next_spaced_prime(5); p * kCacheLine < kLeastLarge; p = next_spaced_prime(p)) {
+    for (std::size_t p = next_spaced_prime(5); p * kCacheLine < kLeastLarge;
+         p = next_spaced_prime(p)) {
       sizes.add(p * kCacheLine, Kind::kMedium);
     }
     sizes.add(9 * kCacheLine, Kind::kMedium);   // between 7 and 11
@@ -101,10 +104,11 @@ constexpr Sizes make_sizes(bool prime, std::size_t quantum) {
   for (std::size_t n = 512; n < kLeastLarge; n *= 2) {
     sizes.add(n, prime ? Kind::kAligned : Kind::kMedium);
   }
-  // Powers of two while sixteen of them fill a chunk; then what lets eight, four, two fit beside the
-  // bookkeeping.
+  // Powers of two while sixteen of them fill a chunk; then what lets eight, four, two
+  // fit beside the bookkeeping.
   for (std::size_t n = kLeastLarge; n <= kChunk / 16; n *= 2) sizes.add(n, Kind::kLarge);
-  for (std::size_t fit = 8; fit >= 2; fit /= 2) sizes.add((kPagesInChunk / fit - 1) * kPage, Kind::kLarge);
+  for (std::size_t fit = 8; fit >= 2; fit /= 2)
+    sizes.add((kPagesInChunk / fit - 1) * kPage, Kind::kLarge);
   sizes.sort();
   return sizes;
 }
@@ -120,9 +124,10 @@ constexpr std::size_t gcd(std::size_t a, std::size_t b) {
 
 }  // namespace detail
 
-/// x / d for x < 2^21 (a place in a chunk) and d > 1, by one multiplication: the upper half of x * inverse.
-/// The lower half is below the inverse exactly where d divides x. (Granlund & Montgomery, PLDI 1994, after
-/// the paper's reference 32; the test of the lower half: Lemire, Kaser & Kurz, 2019.)
+/// x / d for x < 2^21 (a place in a chunk) and d > 1, by one multiplication: the upper half
+/// of x * inverse. The lower half is below the inverse exactly where d divides x. (Granlund
+/// & Montgomery, PLDI 1994, after the paper's reference 32; the test of the lower half:
+/// Lemire, Kaser & Kurz, 2019.)
 constexpr std::uint64_t inverse_of(std::size_t d) {
   return UINT64_MAX / d + 1;
 }
@@ -136,14 +141,15 @@ constexpr Quotient divide(std::size_t x, std::uint64_t inverse) {
   return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product) < inverse};
 }
 
-/// The same by inverses[i], in two instructions where the machine has them: compilers copy its operands for
-/// the second use of each.
+/// The same by inverses[i], in two instructions where the machine has them: compilers copy its
+/// operands for the second use of each.
 SPANALLOC_INLINE Quotient divide_by(std::uint64_t x, const std::uint64_t* inverses, std::size_t i) {
 #if defined(__x86_64__)
   std::uint64_t value;
   bool exact;
-  // (What it reads is constant, so that nothing need say that it is read. x is written before the others are
-  // read for the second time: "&", or one that is known to be equal may be in its register.)
+  // (What it reads is constant, so that nothing need say that it is read. x is written
+  // before the others are read for the second time: "&", or one that is known to be equal
+  // may be in its register.)
   asm("mulq (%3,%4,8)\n\tcmpq (%3,%4,8), %0"
       : "+&a"(x), "=&d"(value), "=@ccb"(exact)
       : "r"(inverses), "r"(i));
@@ -155,10 +161,11 @@ SPANALLOC_INLINE Quotient divide_by(std::uint64_t x, const std::uint64_t* invers
 
 /// What is known of a bin. Constant.
 struct Bin {
-  std::uint64_t inverse = 0;        // of the size
-  std::uint32_t size = 0;           // bytes of an object
-  std::uint32_t origin = 0;         // where in a chunk object 0 would lie
-  std::uint32_t first = 0;          // number of the first object: those before lie in the bookkeeping
+  std::uint64_t inverse = 0;  // of the size
+  std::uint32_t size = 0;     // bytes of an object
+  std::uint32_t origin = 0;   // where in a chunk object 0 would lie
+  // Number of the first object: those before lie in the bookkeeping
+  std::uint32_t first = 0;
   std::uint32_t objects = 0;        // behind the number of the last one
   std::uint32_t folio_bytes = 0;    // whole pages; 0: large, no folios
   std::uint32_t folio_objects = 0;  // objects in a folio: they fill it
@@ -172,8 +179,8 @@ struct Bin {
   constexpr bool is_large() const { return kind == Kind::kLarge; }
 };
 
-/// What a folio's bookkeeping takes in its chunk's first pages: see folios.hpp; of a large object:
-/// large_heap.hpp.
+/// What a folio's bookkeeping takes in its chunk's first pages: see folios.hpp; of a
+/// large object: large_heap.hpp.
 inline constexpr std::size_t kFolioCellBytes = 24;
 inline constexpr std::size_t kObjectCellBytes = 8;
 inline constexpr std::size_t kChunkHeadBytes = kCacheLine;
@@ -192,13 +199,16 @@ constexpr Bin make_bin(Size size, std::size_t list_bytes, std::size_t chain_byte
   bin.inverse = inverse_of(size.bytes);
   if (bin.is_large()) {
     std::size_t count = kChunk / size.bytes;
-    const auto origin = [&] { return align_up(bookkeeping_bytes(kChunk / size.bytes, 0, true), kPage); };
+    const auto origin = [&] {
+      return align_up(bookkeeping_bytes(kChunk / size.bytes, 0, true), kPage);
+    };
     while (origin() + count * size.bytes > kChunk) --count;
     bin.origin = static_cast<std::uint32_t>(origin());
     bin.objects = static_cast<std::uint32_t>(count);
   } else {
-    // Folios are counted from the chunk's start, so that an object's number is its place divided by its size;
-    // the bookkeeping takes up the first ones. (Where a folio is long most of that one is never touched.)
+    // Folios are counted from the chunk's start, so that an object's number is its place
+    // divided by its size; the bookkeeping takes up the first ones. (Where a folio is long most
+    // of that one is never touched.)
     const std::size_t folio = size.bytes / gcd(size.bytes, kPage) * kPage;
     const std::size_t folios = kChunk / folio;
     const std::size_t objects = folio / size.bytes;
@@ -212,7 +222,8 @@ constexpr Bin make_bin(Size size, std::size_t list_bytes, std::size_t chain_byte
     bin.objects = static_cast<std::uint32_t>(folios * objects);
   }
   bin.list_objects = static_cast<std::uint32_t>(max_of(list_bytes / size.bytes, 1));
-  bin.chain_lists = static_cast<std::uint32_t>(max_of(chain_bytes / (bin.list_objects * size.bytes), 1));
+  bin.chain_lists =
+      static_cast<std::uint32_t>(max_of(chain_bytes / (bin.list_objects * size.bytes), 1));
   return bin;
 }
 
@@ -264,8 +275,8 @@ struct Bins {
   static constexpr BinNumber for_folios(std::size_t n) {
     return static_cast<BinNumber>(tag_for_folios(n) - 1);
   }
-  /// By any byte that the chunk table may have for a tag: for bin + 1 that of the bin, for whatever is no bin
-  /// with folios one that says of no place that an object begins there.
+  /// By any byte that the chunk table may have for a tag: for bin + 1 that of the bin, for whatever
+  /// is no bin with folios one that says of no place that an object begins there.
   static constexpr const std::uint64_t* inverses_by_tag() { return kInverses.data(); }
 
   /// The bin for n bytes; n <= kLargest.
@@ -276,8 +287,8 @@ struct Bins {
     return b;
   }
 
-  /// The least bin with folios whose every object is large enough and a multiple of `alignment` (a power of
-  /// two of at most a page); kCount: there is none.
+  /// The least bin with folios whose every object is large enough and a multiple of `alignment` (a
+  /// power of two of at most a page); kCount: there is none.
   static constexpr BinNumber for_aligned(std::size_t n, std::size_t alignment) {
     for (BinNumber b = 0; b < kFirstLarge; ++b) {
       if (kTable[b].size >= n && (kTable[b].size & (alignment - 1)) == 0) return b;
@@ -302,7 +313,7 @@ struct Bins {
   }();
 };
 
-// --- What the paper says of them -----------------------------------------------------------------------
+// --- What the paper says of them -----------------------------------------------------------------
 
 namespace detail {
 
@@ -310,10 +321,10 @@ constexpr Sizes kSizesOfPaper = Bins<Supermalloc>::kSizes;
 
 constexpr bool sizes_are_the_papers() {
   // Figure 2's from 64 bytes up, and the two of section 4 that it leaves out.
-  constexpr std::size_t kPaper[] = {64,    80,    96,    112,   128,   160,    192,    224,    256,
-                                    320,   448,   512,   576,   704,   832,    960,    1024,   1088,
-                                    1472,  1984,  2048,  2752,  3904,  4096,   5312,   7232,   8192,
-                                    10048, 14272, 16384, 32768, 65536, 131072, 258048, 520192, 1044480};
+  constexpr std::size_t kPaper[] = {
+      64,   80,   96,   112,   128,   160,   192,   224,   256,    320,    448,    512,
+      576,  704,  832,  960,   1024,  1088,  1472,  1984,  2048,   2752,   3904,   4096,
+      5312, 7232, 8192, 10048, 14272, 16384, 32768, 65536, 131072, 258048, 520192, 1044480};
   std::uint32_t i = 0;
   while (kSizesOfPaper.at[i].bytes < 64) ++i;
   for (const std::size_t bytes : kPaper) {
@@ -333,7 +344,8 @@ constexpr bool small_steps_are_short() {
   return true;
 }
 
-/// "all sized a multiple of 64", prime ones but for 9 and 15; powers of two are for aligned requests.
+/// "all sized a multiple of 64", prime ones but for 9 and 15; powers of two
+/// are for aligned requests.
 constexpr bool medium_sizes_are_prime() {
   for (std::uint32_t i = 0; i < kSizesOfPaper.count; ++i) {
     const Size size = kSizesOfPaper.at[i];
@@ -353,7 +365,8 @@ constexpr std::size_t worst_excess(std::size_t from_lines, std::size_t to_lines)
 
 constexpr bool bins_fit(const auto& table) {
   for (const Bin& bin : table) {
-    if (bin.origin + std::size_t{bin.objects} * bin.size > kChunk || bin.objects <= bin.first) return false;
+    if (bin.origin + std::size_t{bin.objects} * bin.size > kChunk || bin.objects <= bin.first)
+      return false;
     if (bin.origin % kPage != 0) return false;
     if (bin.is_large()) {
       if (bin.size % kPage != 0) return false;
@@ -367,8 +380,8 @@ constexpr bool bins_fit(const auto& table) {
   return true;
 }
 
-/// "The powers of two [of medium sizes] are used only when the application explicitly asks for aligned data":
-/// no size alone leads to one.
+/// "The powers of two [of medium sizes] are used only when the application explicitly asks for
+/// aligned data": no size alone leads to one.
 template <class TheBins>
 constexpr bool sizes_lead_to_no_power_of_two() {
   for (std::size_t n = 0; n <= TheBins::kLargestWithFolios; n += TheBins::kQuantum) {

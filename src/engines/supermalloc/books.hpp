@@ -1,5 +1,5 @@
-// What the engine has out, by bin and in all: from the counts that its parts keep. Any time; an estimate
-// while threads are at work.
+// What the engine has out, by bin and in all: from the counts that its parts keep. Any time; an
+// estimate while threads are at work.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ struct Books {
     }
     return objects;
   }
-  /// Of which pages may be in memory: folios, or large objects; those that are out, and those that the kernel
-  /// did not take back.
+  /// Of which pages may be in memory: folios, or large objects; those that are out, and those that
+  /// the kernel did not take back.
   std::size_t committed_bytes(BinNumber b) const {
     if (b < TheBins::kFirstLarge) return folios.committed_bytes(b);
     return (large.out(b) + large.kept(b)) * TheBins::of(b).size;
@@ -85,8 +85,8 @@ struct Books {
       const Bin& bin = TheBins::of(b);
       f(std::size_t{bin.size}, std::size_t{bin.folio_bytes}, committed, cached(b));
       if (bin.is_large()) continue;
-      folios.for_each_fullness(b,
-                               [&](std::uint32_t free, std::size_t number) { g(std::size_t{free}, number); });
+      folios.for_each_fullness(
+          b, [&](std::uint32_t free, std::size_t number) { g(std::size_t{free}, number); });
     }
   }
 };

@@ -1,5 +1,5 @@
-// Walks everything the engine has and checks every invariant: bits, lists, caches and chunk table agree, and
-// every object is in exactly one place. Exact while no other thread uses the heap.
+// Walks everything the engine has and checks every invariant: bits, lists, caches and chunk table
+// agree, and every object is in exactly one place. Exact while no other thread uses the heap.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,8 @@ struct Census {
   std::uintptr_t at = 0;
 
   bool consistent() const {
-    return broken == 0 && chunks == folio_chunks + large_chunks + huge_chunks + free_chunks + no_chunks;
+    return broken == 0 &&
+           chunks == folio_chunks + large_chunks + huge_chunks + free_chunks + no_chunks;
   }
   /// Nothing is in use. (Living threads may have objects in their caches.)
   bool all_returned() const { return live_objects == 0 && large_objects == 0 && huge_objects == 0; }
@@ -89,12 +90,14 @@ class Walker {
         const FolioCell* cell = chunk.cell(folio);
         const std::uint32_t out = chunk.count_out(folio);
         if (folio >= head->used_folios) {
-          demand(out == 0 && cell->state == FolioState::kWild, "an object lies in the wilderness", at);
+          demand(out == 0 && cell->state == FolioState::kWild, "an object lies in the wilderness",
+                 at);
           continue;
         }
         demand(cell->out == out, "a folio does not count its bits", address_of(cell));
         demand(cell->state == FolioState::kListed, "a folio is in no list", address_of(cell));
-        demand(cell->is_committed || out == 0, "a folio in use is said to be given back", address_of(cell));
+        demand(cell->is_committed || out == 0, "a folio in use is said to be given back",
+               address_of(cell));
         census_.live_objects += out;
         census_.empty_folios += out == 0;
         committed += cell->is_committed;
@@ -102,12 +105,15 @@ class Walker {
         ++folios;
       }
     });
-    demand(folios_.bytes_in_use(b) == in_use * bin.folio_bytes, "a bin's folios in use are miscounted", b);
-    demand(folios_.committed_bytes(b) == committed * bin.folio_bytes, "committed folios are miscounted", b);
+    demand(folios_.bytes_in_use(b) == in_use * bin.folio_bytes,
+           "a bin's folios in use are miscounted", b);
+    demand(folios_.committed_bytes(b) == committed * bin.folio_bytes,
+           "committed folios are miscounted", b);
     std::size_t listed = 0;
     for (std::uint32_t list = 0; list <= bin.folio_objects; ++list) {
       const FolioCell* first = folios_.head_of(b, list);
-      demand(folios_.lists(b).is_marked(list) == (first != nullptr), "a list is marked as what it is not", b);
+      demand(folios_.lists(b).is_marked(list) == (first != nullptr),
+             "a list is marked as what it is not", b);
       const FolioCell* before = nullptr;
       for (const FolioCell* cell = first; cell != nullptr; cell = cell->next) {
         demand(FolioHeap<Config>::list_of(bin, cell->out) == list, "a folio is in the wrong list",
@@ -126,11 +132,12 @@ class Walker {
     std::size_t out = 0;
     large_.for_each_chunk(b, [&](const ChunkHead* head) {
       ++census_.large_chunks;
-      demand(head->bin == b && chunks_.at(head).bin() == b, "a bin's chunk is another's", address_of(head));
+      demand(head->bin == b && chunks_.at(head).bin() == b, "a bin's chunk is another's",
+             address_of(head));
       const FolioChunk chunk = FolioChunk::of(head, bin);
       for (std::uint32_t object = 0; object < bin.objects; ++object) {
-        demand(object < head->used_folios || !chunk.is_out(object), "a large object lies in the wilderness",
-               address_of(head));
+        demand(object < head->used_folios || !chunk.is_out(object),
+               "a large object lies in the wilderness", address_of(head));
         out += chunk.is_out(object);
       }
       used += head->used_folios;
@@ -139,12 +146,14 @@ class Walker {
     std::size_t kept = 0;
     large_.for_each_free(b, [&](const FolioChunk& chunk, std::uint32_t object) {
       kept += LargeHeap<Config>::is_kept(chunk, object);
-      demand(!chunk.is_out(object), "a large object in use is in the list of free ones", chunk.address());
+      demand(!chunk.is_out(object), "a large object in use is in the list of free ones",
+             chunk.address());
       return ++free <= used;
     });
     demand(free + out == used, "a large object is in no list", b);
     demand(large_.out(b) == out, "large objects are miscounted", b);
-    demand(large_.kept(b) == kept, "large objects that the kernel did not take back are miscounted", b);
+    demand(large_.kept(b) == kept, "large objects that the kernel did not take back are miscounted",
+           b);
     census_.large_objects += out;
   }
 
@@ -164,7 +173,8 @@ class Walker {
       } else if (entry.is_free()) {
         ++census_.free_chunks;  // of how many more it is its list says
       } else {
-        demand(entry.bin() < TheBins::kCount, "a chunk is nothing that there is", chunks_.address(number));
+        demand(entry.bin() < TheBins::kCount, "a chunk is nothing that there is",
+               chunks_.address(number));
         ++bins_chunks;
       }
       number += count;
@@ -173,10 +183,13 @@ class Walker {
     std::size_t unlisted = census_.free_chunks;
     std::size_t kept = 0;
     for (unsigned order = 0; order <= ChunkTable::kMaxOrder; ++order) {
-      for (ChunkNumber first = huge_.first_free(order); first != 0; first = chunks_.entry(first).next()) {
+      for (ChunkNumber first = huge_.first_free(order); first != 0;
+           first = chunks_.entry(first).next()) {
         if (first >= chunks_.limit() || !chunks_.entry(first).is_free())
-          return demand(false, "what is not free is in a list of free ranges", chunks_.address(first));
-        if (unlisted-- == 0) return demand(false, "a free range is in two lists", chunks_.address(first));
+          return demand(false, "what is not free is in a list of free ranges",
+                        chunks_.address(first));
+        if (unlisted-- == 0)
+          return demand(false, "a free range is in two lists", chunks_.address(first));
         // Its other chunks have been counted as none.
         const ChunkNumber count = walk_range(first, order);
         census_.no_chunks -= count - 1;
@@ -184,7 +197,8 @@ class Walker {
         if (chunks_.entry(first).is_dirty()) kept += count;
       }
     }
-    demand(huge_.kept_bytes() == kept * kChunk, "ranges that the kernel did not take back are miscounted", 0);
+    demand(huge_.kept_bytes() == kept * kChunk,
+           "ranges that the kernel did not take back are miscounted", 0);
     demand(bins_chunks == census_.folio_chunks + census_.large_chunks, "a bin lacks chunks", 0);
     demand(huge_.objects() == census_.huge_objects && huge_.bytes() == huge_pages * kPage,
            "huge objects are miscounted", 0);
@@ -194,8 +208,10 @@ class Walker {
   ChunkNumber walk_range(ChunkNumber first, unsigned order) {
     const ChunkNumber count = ChunkNumber{1} << order;
     bool is_whole = first % count == 0 && count <= chunks_.limit() - first;
-    for (ChunkNumber i = 1; is_whole && i < count; ++i) is_whole = chunks_.entry(first + i).word() == 0;
-    demand(is_whole, "a range is out of place, or has another's chunk in it", chunks_.address(first));
+    for (ChunkNumber i = 1; is_whole && i < count; ++i)
+      is_whole = chunks_.entry(first + i).word() == 0;
+    demand(is_whole, "a range is out of place, or has another's chunk in it",
+           chunks_.address(first));
     return count;
   }
 
@@ -229,17 +245,19 @@ class Walker {
     for (; !is_end(list); list = list->next) {
       if (chunks_.at(list).bin() != b)
         return demand(false, "a cache has another bin's object", address_of(list));
-      const bool is_out =
-          is_large ? LargeHeap<Config>::cell_at(b, list) != nullptr : FolioHeap<Config>::is_out(b, list);
+      const bool is_out = is_large ? LargeHeap<Config>::cell_at(b, list) != nullptr
+                                   : FolioHeap<Config>::is_out(b, list);
       if (!is_out) return demand(false, "a cache has an object that is free", address_of(list));
-      if (!list->is_sealed(secret_)) return demand(false, "a free object is overwritten", address_of(list));
+      if (!list->is_sealed(secret_))
+        return demand(false, "a free object is overwritten", address_of(list));
       const std::size_t place = (address_of(list) - chunks_.address(1)) / kLeastObject;
       if ((seen_[place / 64] >> (place % 64) & 1) != 0)
         return demand(false, "an object is in two places", address_of(list));
       seen_[place / 64] |= std::uint64_t{1} << (place % 64);
       ++census_.cached_objects;
       --(is_large ? census_.large_objects : census_.live_objects);
-      if (count-- == 0) return demand(false, "a list has more objects than it counts", address_of(list));
+      if (count-- == 0)
+        return demand(false, "a list has more objects than it counts", address_of(list));
     }
     demand(count == 0, "a list has fewer objects than it counts", b);
   }

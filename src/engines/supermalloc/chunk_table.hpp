@@ -1,9 +1,10 @@
-// The arena, cut into chunks of 2 MiB, and the flat table that says of each what it holds (section 2).
+// The arena, cut into chunks of 2 MiB, and the flat table that says of each
+// what it holds (section 2).
 //
-// The paper's table spans the address space: 2^27 entries for 2^48 bytes. Here it spans the arena, which is
-// at most 2^45 bytes (SPANALLOC_ARENA_BITS; less under a limit on address space): at most 2^24 entries of 4
-// bytes, 64 MiB of address space of which what is used is mapped. A pointer's entry is found by a subtraction
-// and a shift; a pointer from elsewhere has none.
+// The paper's table spans the address space: 2^27 entries for 2^48 bytes. Here it spans the arena,
+// which is at most 2^45 bytes (SPANALLOC_ARENA_BITS; less under a limit on address space): at most
+// 2^24 entries of 4 bytes, 64 MiB of address space of which what is used is mapped. A pointer's
+// entry is found by a subtraction and a shift; a pointer from elsewhere has none.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +27,16 @@ using ChunkNumber = std::uint32_t;  // from 1 on; 0: none
 /// What a chunk holds, in one word of 4 bytes: in its lowest byte the tag, in the others a number.
 ///
 ///   tag                number
-///   0                   0        nothing: not handed out, lost to a foreign mapping, or inside a huge range
+///   0                   0        nothing: not handed out, lost to a foreign mapping, or inside a
+///                                huge range
 ///   1 + bin             0        objects of that bin
 ///   kHuge               pages    the first chunk of a huge object of so many pages
-///   kFree, kFreeDirty   next     the first chunk of a free huge range; `next` is the one behind it in its
+///   kFree, kFreeDirty   next     the first chunk of a free huge range; `next` is the one behind it
+///                                in its
 ///   list
 ///
-/// So the short path of free has the tag by a load of one byte, and may take it for an index as it is
-/// (Bins::inverses_by_tag).
+/// So the short path of free has the tag by a load of one byte, and may take it for an index as it
+/// is (Bins::inverses_by_tag).
 class ChunkEntry {
  public:
   static constexpr std::uint32_t kHuge = 64;
@@ -45,7 +48,9 @@ class ChunkEntry {
 
   static constexpr ChunkEntry nothing() { return ChunkEntry(0); }
   static constexpr ChunkEntry of_bin(BinNumber b) { return ChunkEntry(1 + b); }
-  static constexpr ChunkEntry of_huge(std::uint32_t pages) { return ChunkEntry(kHuge | pages << kTagBits); }
+  static constexpr ChunkEntry of_huge(std::uint32_t pages) {
+    return ChunkEntry(kHuge | pages << kTagBits);
+  }
   static constexpr ChunkEntry of_free(ChunkNumber next, bool dirty) {
     return ChunkEntry((dirty ? kFreeDirty : kFree) | next << kTagBits);
   }
@@ -90,8 +95,8 @@ class ChunkTable {
 
   /// What the chunk that p lies in holds: nothing, where that is none of ours.
   SPANALLOC_INLINE ChunkEntry at(const void* p) const {
-    // Neither is ordered: whoever has a pointer into a chunk got it from someone who saw the base, and a
-    // limit that covers it. Without an arena the limit is 0.
+    // Neither is ordered: whoever has a pointer into a chunk got it from someone who saw the base,
+    // and a limit that covers it. Without an arena the limit is 0.
     const std::size_t number = (address_of(p) - base_.read()) >> kChunkBits;
     if (SPANALLOC_UNLIKELY(number >= limit_.read_own())) return ChunkEntry::nothing();
     return ChunkEntry(entries_[number].load_relaxed());
@@ -103,8 +108,8 @@ class ChunkTable {
     return entries_[number].load_low_byte_relaxed();
   }
   ChunkEntry entry(ChunkNumber number) const { return ChunkEntry(entries_[number].load_relaxed()); }
-  /// By whoever has the chunk: its bin's lock or the huge objects' gives access. Release: what was written
-  /// into the chunk before is seen by who follows the entry.
+  /// By whoever has the chunk: its bin's lock or the huge objects' gives access. Release: what was
+  /// written into the chunk before is seen by who follows the entry.
   void set(ChunkNumber number, ChunkEntry entry) { entries_[number].store_release(entry.word()); }
 
   ChunkNumber number_of(const void* p) const {
@@ -116,8 +121,8 @@ class ChunkTable {
   /// Numbers below this one have entries.
   ChunkNumber limit() const { return static_cast<ChunkNumber>(limit_.load_relaxed()); }
 
-  /// 2^order chunks, aligned to their size, zero, their entries 0; the first one's number. 0: memory or
-  /// address space is out.
+  /// 2^order chunks, aligned to their size, zero, their entries 0; the first one's number. 0:
+  /// memory or address space is out.
   ChunkNumber carve(unsigned order) {
     LockGuard guard(lock_);
     // (A fork's child whose parent had a thread in here has lost what that thread was carving.)
@@ -125,8 +130,8 @@ class ChunkTable {
     const ChunkNumber first = arena_.allocate(order);
     if (first == 0) return 0;
     const ChunkNumber done = hand_out(first, std::size_t{1} << order);
-    // The arena takes nothing back: a chunk that can have no entry waits for the next call. (Of a larger
-    // range address space is lost.)
+    // The arena takes nothing back: a chunk that can have no entry waits for the next call. (Of a
+    // larger range address space is lost.)
     if (done == 0 && order == 0) spare_ = first;
     return done;
   }

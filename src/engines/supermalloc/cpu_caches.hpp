@@ -1,14 +1,15 @@
-// The two caches behind the threads': for each CPU two chains of lists a bin, and for all of them together a
-// chain for each CPU (section 8). A list, or a chain, moves by its head: in constant time, however many CPUs
-// there are, for the global cache is a stack of chains.
+// The two caches behind the threads': for each CPU two chains of lists a bin, and for all of them
+// together a chain for each CPU (section 8). A list, or a chain, moves by its head: in constant
+// time, however many CPUs there are, for the global cache is a stack of chains.
 //
-// A thread looks where it runs, every sixteenth time, and takes that CPU's lock for the bin, which nobody
-// else is likely to want: it is held for a few instructions, and what they touch has been asked for before.
-// (The paper's transactions look at that lock first of all, which it calls subscribing early; here the lock
-// is taken first of all.) Or it changes its CPU's chains by restartable sequences (cpu_sequences.hpp).
+// A thread looks where it runs, every sixteenth time, and takes that CPU's lock for the bin, which
+// nobody else is likely to want: it is held for a few instructions, and what they touch has been
+// asked for before. (The paper's transactions look at that lock first of all, which it calls
+// subscribing early; here the lock is taken first of all.) Or it changes its CPU's chains by
+// restartable sequences (cpu_sequences.hpp).
 //
-// A fork may leave a cache half changed: then the chains in it are dropped, with the objects in them, which
-// stay marked as out for good. They are counted.
+// A fork may leave a cache half changed: then the chains in it are dropped, with the objects in
+// them, which stay marked as out for good. They are counted.
 #pragma once
 
 #include <cstddef>
@@ -87,10 +88,11 @@ class CpuCaches {
   bool start() {
     if (slots_.load_relaxed() != nullptr) return true;
     cpus_ = os::cpu_count();
-    if (Config::kCpuCaches) sequences_.start();  // a cache that all CPUs share is changed under its lock
-    // A cache of sequences is one CPU's alone, also of a CPU that the process is allowed later: there is one
-    // for each that the machine might have, unless a limit stands, which that would count for. Memory of what
-    // no thread comes to is not touched.
+    // A cache that all CPUs share is changed under its lock
+    if (Config::kCpuCaches) sequences_.start();
+    // A cache of sequences is one CPU's alone, also of a CPU that the process is allowed later:
+    // there is one for each that the machine might have, unless a limit stands, which that would
+    // count for. Memory of what no thread comes to is not touched.
     cpu_slots_ = sequences_.are_used() && !os::has_memory_limit()
                      ? static_cast<unsigned>(min_of(os::cpu_numbers(), CpuSlots::kCpus))
                      : cpus_;
@@ -108,20 +110,23 @@ class CpuCaches {
   bool is_started() const { return slots_.load_acquire() != nullptr; }
 
   /// A list of the bin, from this CPU or from all of them; an empty one: there is none.
-  ObjectList take(BinNumber b) { return sequences_.are_used() ? take_restartably(b) : take_by_lock(b); }
+  ObjectList take(BinNumber b) {
+    return sequences_.are_used() ? take_restartably(b) : take_by_lock(b);
+  }
 
   /// Takes a list in. False: this CPU and all of them together have enough.
   bool put(BinNumber b, ObjectList list) {
     return sequences_.are_used() ? put_restartably(b, list) : put_by_lock(b, list);
   }
 
-  /// f(list) for every list of the bin in any of the caches; of a cache that others fill meanwhile, for as
-  /// many as it has room for.
+  /// f(list) for every list of the bin in any of the caches; of a cache that others fill meanwhile,
+  /// for as many as it has room for.
   template <class F>
   void drain(BinNumber b, F&& f) {
     if (!is_started()) return;
     for_each_slot(b, [&](Slot& slot) {
-      for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0 && !is_empty(slot); --left) {
+      for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0 && !is_empty(slot);
+           --left) {
         ObjectList list;
         {
           const SlotGuard guard(*this, slot);
@@ -200,15 +205,15 @@ class CpuCaches {
   }
 
  private:
-  // Lock and chains on lines of their own: who waits for the lock does not disturb its holder. The chains
-  // change under the lock; those of a CPU with sequences by these, too, and under the lock when they are
-  // closed.
+  // Lock and chains on lines of their own: who waits for the lock does not disturb its holder.
+  // The chains change under the lock; those of a CPU with sequences by these, too, and under the
+  // lock when they are closed.
   struct alignas(kCacheLine) Slot {
     SpinLock lock;
     alignas(kCacheLine) ChainPlace chains[2];
   };
-  // The chains of a bin that all CPUs have together stand behind it, as many as there are CPUs. (C1) The
-  // first `filled` of them have lists, the others are empty or not made yet.
+  // The chains of a bin that all CPUs have together stand behind it, as many as there are CPUs.
+  // (C1) The first `filled` of them have lists, the others are empty or not made yet.
   struct alignas(kCacheLine) Shared {
     SpinLock lock;
     alignas(kCacheLine) Atomic<std::uint32_t> filled;  // written under the lock
@@ -251,7 +256,8 @@ class CpuCaches {
     bool has_lock_ = false;
     bool closes_ = false;
   };
-  // The same where no sequences are used: nobody changes a chain without the lock, so none is closed.
+  // The same where no sequences are used: nobody changes a chain without the
+  // lock, so none is closed.
   class [[nodiscard]] LockedSlot {
    public:
     LockedSlot(CpuCaches& caches, Slot& slot) : guard_(slot.lock) {
@@ -285,13 +291,15 @@ class CpuCaches {
   // Without sequences.
   ObjectList take_by_lock(BinNumber b) {
     Slot& slot = here(b);
-    if (ChainPlace* place = Config::kPrefetch ? one_with_lists(slot) : nullptr) place->prefetch_pop();
+    if (ChainPlace* place = Config::kPrefetch ? one_with_lists(slot) : nullptr)
+      place->prefetch_pop();
     const LockedSlot guard(*this, slot);
     return take_locked(slot, b);
   }
   bool put_by_lock(BinNumber b, ObjectList list) {
     Slot& slot = here(b);
-    if (ChainPlace* place = Config::kPrefetch ? one_with_room(slot, b) : nullptr) place->prefetch_push();
+    if (ChainPlace* place = Config::kPrefetch ? one_with_room(slot, b) : nullptr)
+      place->prefetch_push();
     const LockedSlot guard(*this, slot);
     return put_locked(slot, b, list);
   }
@@ -339,11 +347,11 @@ class CpuCaches {
     return true;
   }
 
-  // With sequences. What one of them does not do, for want of a list or of room, is done under the lock, by a
-  // thread that is on the slot's CPU when the chains are closed (S2). Nobody waits for that lock: who has it
-  // may have lost this very CPU. Who does not get it in several tries, or is interrupted too often, as by a
-  // debugger that stops at each instruction, or has no CPU with a slot, takes the one that is no CPU's. What
-  // comes there is found when nothing else is left.
+  // With sequences. What one of them does not do, for want of a list or of room, is done under the
+  // lock, by a thread that is on the slot's CPU when the chains are closed (S2). Nobody waits for
+  // that lock: who has it may have lost this very CPU. Who does not get it in several tries, or is
+  // interrupted too often, as by a debugger that stops at each instruction, or has no CPU with a
+  // slot, takes the one that is no CPU's. What comes there is found when nothing else is left.
   [[gnu::noinline]] ObjectList take_restartably(BinNumber b) {
     volatile os::SequenceArea& area = os::sequence_area();
     for (unsigned tries = kTries; tries != 0; --tries) {
@@ -354,7 +362,8 @@ class CpuCaches {
       if (place == nullptr && shared_of(b).count() == 0) break;  // a hint, as above
       if (const Chain seen = place == nullptr ? Chain() : place->get_in_order();
           !seen.is_empty() && !seen.is_closed()) {
-        if (const ObjectList list = CpuSequences::pop(area, cpu, *place, seen); !list.is_empty()) return list;
+        if (const ObjectList list = CpuSequences::pop(area, cpu, *place, seen); !list.is_empty())
+          return list;
         continue;
       }
       const SlotGuard guard(*this, slot, kDoesNotWait);
@@ -385,20 +394,23 @@ class CpuCaches {
     return put_locked(nobodys(b), b, list);
   }
 
-  // Of a CPU's two chains the one that a list comes from, and the one that it goes to; nullptr: none. Without
-  // the lock a guess.
+  // Of a CPU's two chains the one that a list comes from, and the one that it goes to; nullptr:
+  // none. Without the lock a guess.
   static ChainPlace* one_with_lists(Slot& slot) {
     for (ChainPlace& place : slot.chains) {
       if (!place.get().is_empty()) return &place;
     }
     return nullptr;
   }
-  // A guess, too: what comes meanwhile is as if later. (What a vanished thread has left behind is to be
-  // dropped.)
-  static bool is_empty(Slot& slot) { return slot.lock.is_free() && one_with_lists(slot) == nullptr; }
+  // A guess, too: what comes meanwhile is as if later. (What a vanished thread has left
+  // behind is to be dropped.)
+  static bool is_empty(Slot& slot) {
+    return slot.lock.is_free() && one_with_lists(slot) == nullptr;
+  }
   static ChainPlace* one_with_room(Slot& slot, BinNumber b) {
     for (ChainPlace& place : slot.chains) {
-      if (const Chain chain = place.get(); !chain.is_none() && chain.count() < TheBins::of(b).chain_lists) {
+      if (const Chain chain = place.get();
+          !chain.is_none() && chain.count() < TheBins::of(b).chain_lists) {
         return &place;
       }
     }
@@ -424,7 +436,8 @@ class CpuCaches {
     place.set(made.closed_if(before.is_closed()));
     return !made.is_none();
   }
-  // (A fork's child may find the chain of `from` in both, rather than in none.) What is closed stays closed.
+  // (A fork's child may find the chain of `from` in both, rather than in none.)
+  // What is closed stays closed.
   static void swap(ChainPlace& to, ChainPlace& from) {
     const Chain before = to.get();
     const Chain after = from.get();
@@ -432,7 +445,8 @@ class CpuCaches {
     from.set_in_order(before.closed_if(after.is_closed()));
   }
 
-  // With sequences there is one more, behind the CPUs', which is no CPU's: it has nothing but its lock.
+  // With sequences there is one more, behind the CPUs', which is no CPU's: it
+  // has nothing but its lock.
   unsigned slot_count() const { return cpu_slots_ + (sequences_.are_used() ? 1 : 0); }
   Slot& slot(unsigned i, BinNumber b) { return slots_.load_relaxed()[i * kBins + b]; }
   Slot& nobodys(BinNumber b) { return slot(cpu_slots_, b); }
@@ -454,10 +468,13 @@ class CpuCaches {
     --seen_.uses_left;
     return seen_.cpu;
   }
-  std::size_t stride() const { return sizeof(Shared) + align_up(cpus_ * sizeof(ChainPlace), kCacheLine); }
+  std::size_t stride() const {
+    return sizeof(Shared) + align_up(cpus_ * sizeof(ChainPlace), kCacheLine);
+  }
   Shared& shared_of(BinNumber b) { return *reinterpret_cast<Shared*>(shared_ + b * stride()); }
 
-  // To ask the kernel costs as much as the rest, and threads seldom move: the paper asks each 16th time.
+  // To ask the kernel costs as much as the rest, and threads seldom move: the
+  // paper asks each 16th time.
   static constexpr std::uint32_t kUsesOfACpu = 16;
   static constexpr unsigned kTries = 4;
   struct SeenCpu {

@@ -1,6 +1,6 @@
-// Which of the CPUs' caches a CPU has. The numbers of the CPUs that a process may run on need not begin with
-// 0 nor follow each other, so they are no places in a table of as many: those that threads are met on get the
-// slots in turn.
+// Which of the CPUs' caches a CPU has. The numbers of the CPUs that a process may run on need not
+// begin with 0 nor follow each other, so they are no places in a table of as many: those that
+// threads are met on get the slots in turn.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class CpuSlots {
   /// What it needs of memory: zero, of which only what is used is touched.
   static constexpr std::size_t kBytes = kCpus * sizeof(std::uint16_t);
 
-  /// Of CPUs beyond as many as there are slots: whether they share those, or have none. (As many as the
-  /// kernel might ever have are not beyond.)
+  /// Of CPUs beyond as many as there are slots: whether they share those, or have none. (As many as
+  /// the kernel might ever have are not beyond.)
   enum class Beyond : std::uint8_t { kShare, kNone };
   /// So many slots, fewer than UINT16_MAX.
   void start(unsigned count, void* memory, Beyond beyond = Beyond::kShare) {
@@ -31,8 +31,8 @@ class CpuSlots {
     slot_ = static_cast<Atomic<std::uint16_t>*>(memory);
   }
 
-  /// The CPU's slot. The first `count` CPUs have one each; where there are more, as many share each, or they
-  /// have none, which is the number `count`.
+  /// The CPU's slot. The first `count` CPUs have one each; where there are more, as many share
+  /// each, or they have none, which is the number `count`.
   unsigned of(unsigned cpu) {
     if (beyond_ == Beyond::kNone && cpu >= kCpus) return count_;
     const unsigned known = slot_[cpu % kCpus].load_relaxed();
@@ -64,8 +64,8 @@ class CpuSlots {
   Beyond beyond_ = Beyond::kShare;  // likewise
   SpinLock lock_;                   // taken alone
   Atomic<unsigned> next_{0};        // written under the lock
-  // By the CPU's number, a slot's and one; 0: no thread was met there yet. Each written once, under the lock,
-  // and read at any time: any slot would do. The pointer is constant once started.
+  // By the CPU's number, a slot's and one; 0: no thread was met there yet. Each written once, under
+  // the lock, and read at any time: any slot would do. The pointer is constant once started.
   Atomic<std::uint16_t>* slot_ = nullptr;
 };
 

@@ -1,7 +1,8 @@
-// The engine of SuperMalloc (B. C. Kuszmaul, ISMM 2015), with locks. Read DESIGN.md beside this file first;
-// then bins.hpp, chunk_table.hpp, folios.hpp, folio_heap.hpp, object_list.hpp, thread_cache.hpp,
-// cpu_slots.hpp, cpu_sequences.hpp, cpu_caches.hpp, giving_back.hpp and allocator.hpp, in that order. This
-// file makes the engine of them that a library has: static functions over one allocator.
+// The engine of SuperMalloc (B. C. Kuszmaul, ISMM 2015), with locks. Read DESIGN.md beside this
+// file first; then bins.hpp, chunk_table.hpp, folios.hpp, folio_heap.hpp, object_list.hpp,
+// thread_cache.hpp, cpu_slots.hpp, cpu_sequences.hpp, cpu_caches.hpp, giving_back.hpp and
+// allocator.hpp, in that order. This file makes the engine of them that a library has: static
+// functions over one allocator.
 #pragma once
 
 #include <cstddef>
@@ -49,10 +50,14 @@ class SupermallocEngine {
   static void process_start() { heap().process_start(); }
   /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
   static void hide_thread(os::HiddenThread& room) { supermalloc::ThreadCaches<Config>::hide(room); }
-  static void show_thread(const os::HiddenThread& room) { supermalloc::ThreadCaches<Config>::show(room); }
+  static void show_thread(const os::HiddenThread& room) {
+    supermalloc::ThreadCaches<Config>::show(room);
+  }
 
  private:
-  static supermalloc::Allocator<Config>& heap() { return supermalloc::Allocator<Config>::default_instance; }
+  static supermalloc::Allocator<Config>& heap() {
+    return supermalloc::Allocator<Config>::default_instance;
+  }
 };
 
 }  // namespace spanalloc

@@ -1,17 +1,16 @@
-// The global data structures of small and medium objects: for each bin its chunks, and its folios by
-// fullness. What no cache holds comes from here and goes back to here, a list at a time; a folio that becomes
-// empty gives its pages back to the kernel at once (section 4).
+// The global data structures of small and medium objects: for each bin its chunks, and its folios
+// by fullness. What no cache holds comes from here and goes back to here, a list at a time; a folio
+// that becomes empty gives its pages back to the kernel at once (section 4).
 //
-// A lock a bin. Under it bits and lists change, and nothing else is touched: the objects themselves are
-// linked, and folios emptied, without it. Invariants, under the lock:
+// A lock a bin. Under it bits and lists change, and nothing else is touched: the objects themselves
+// are linked, and folios emptied, without it. Invariants, under the lock:
 //   (F1) a folio's cell counts the bits of its objects that are set;
-//   (F2) a folio that has been used is in the list of its number of free objects (list_of()), or is being
-//   emptied;
-//   (F3) a list is marked as not empty exactly if it is.
+//   (F2) a folio that has been used is in the list of its number of free objects (list_of()), or is
+//   being emptied; (F3) a list is marked as not empty exactly if it is.
 // An empty folio that the kernel did not take back counts as committed, not as in use.
 //
-// Before the lock is taken what will be touched under it is asked for, but for what only the lock lets one
-// know: a folio's neighbours in its list.
+// Before the lock is taken what will be touched under it is asked for, but for what only the lock
+// lets one know: a folio's neighbours in its list.
 #pragma once
 
 #include <array>
@@ -52,8 +51,8 @@ class FolioHeap {
       std::uint32_t taken = 0;
       while (taken < most && end < claims + kMostClaims) {
         FolioCell* cell = lists(b).fullest(heads(b));
-        // One that was used before costs no more memory than a fresh one, and is nearer; only an empty one
-        // grows.
+        // One that was used before costs no more memory than a fresh one, and is nearer;
+        // only an empty one grows.
         if (cell == nullptr && taken == 0) cell = fresh_folio(b, bin);
         if (cell == nullptr) break;
         taken += claim(b, bin, cell, most - taken, end);
@@ -63,9 +62,10 @@ class FolioHeap {
     return link(bin, claims, end, secret);
   }
 
-  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it. One that was written to
-  /// since it was freed ends the list, and one that is here already is passed over: either is told when all
-  /// others are back, for a handler of SIGABRT may use the heap, or never return.
+  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it. One that
+  /// was written to since it was freed ends the list, and one that is here already is
+  /// passed over: either is told when all others are back, for a handler of SIGABRT may use
+  /// the heap, or never return.
   std::size_t put(BinNumber b, ObjectList list, Secret secret) {
     const Bin& bin = TheBins::of(b);
     std::size_t bytes = 0;
@@ -90,7 +90,8 @@ class FolioHeap {
     return bytes;
   }
 
-  /// Offers the kernel again what it would not take when it became empty. Bytes that it has taken now.
+  /// Offers the kernel again what it would not take when it became empty.
+  /// Bytes that it has taken now.
   std::size_t purge_again(BinNumber b) {
     const Bin& bin = TheBins::of(b);
     if (committed_bytes(b) == bytes_in_use(b)) return 0;  // mostly
@@ -120,13 +121,14 @@ class FolioHeap {
     return SPANALLOC_LIKELY(object < bin.objects) && chunk.is_out(object);
   }
 
-  /// The same by the tag of its chunk, any at all: of what has no folios it is false. The short path's form
-  /// of it: numbers of places where no object begins have bits, too, which are never set.
+  /// The same by the tag of its chunk, any at all: of what has no folios it is false.
+  /// The short path's form of it: numbers of places where no object begins have bits,
+  /// too, which are never set.
   SPANALLOC_INLINE static bool is_out_by_tag(std::size_t tag, const void* p) {
     const Quotient object = divide_by(address_of(p) % kChunk, TheBins::inverses_by_tag(), tag);
     if (SPANALLOC_UNLIKELY(!object.exact)) return false;
-    const auto* bits =
-        pointer_to<Atomic<std::uint64_t>>(align_down(opaque(address_of(p)), kChunk) + kChunkHeadBytes);
+    const auto* bits = pointer_to<Atomic<std::uint64_t>>(align_down(opaque(address_of(p)), kChunk) +
+                                                         kChunkHeadBytes);
     return (bits[object.value / 64].load_relaxed() >> (object.value % 64) & 1) != 0;
   }
 
@@ -138,7 +140,8 @@ class FolioHeap {
   std::size_t bytes_in_use(BinNumber b) const {
     return bins_[b].in_use.load_relaxed() * std::size_t{TheBins::of(b).folio_bytes};
   }
-  /// f(free objects, folios) for each number that folios of the bin have free, as they were at one moment.
+  /// f(free objects, folios) for each number that folios of the bin have free, as
+  /// they were at one moment.
   template <class F>
   void for_each_fullness(BinNumber b, F&& f) {
     const std::uint32_t lists = TheBins::of(b).folio_objects + 1;
@@ -167,19 +170,20 @@ class FolioHeap {
     }
   }
 
-  /// Which list of its bin a folio is in of which so many objects are out: that of its number of free ones.
-  /// Where the fullest one is not looked for, all that are neither full nor empty are in one. That one, and
-  /// that of the empty ones, are in the order of their addresses then.
+  /// Which list of its bin a folio is in of which so many objects are out: that of its number of
+  /// free ones. Where the fullest one is not looked for, all that are neither full nor empty are in
+  /// one. That one, and that of the empty ones, are in the order of their addresses then.
   static constexpr std::uint32_t list_of(const Bin& bin, std::uint32_t out) {
     const std::uint32_t free = bin.folio_objects - out;
     return Config::kFullestFit || free == 0 || out == 0 ? free : 1;
   }
 
-  // --- For the census, while no other thread uses the heap ---------------------------------------------
+  // --- For the census, while no other thread uses the heap ---------------------------------------
 
   template <class F>
   void for_each_chunk(BinNumber b, F&& f) const {
-    for (ChunkHead* head = bins_[b].newest.load_relaxed(); head != nullptr; head = head->before) f(head);
+    for (ChunkHead* head = bins_[b].newest.load_relaxed(); head != nullptr; head = head->before)
+      f(head);
   }
   FolioCell* head_of(BinNumber b, std::uint32_t list) const { return heads_[kFirstHead[b] + list]; }
   FullnessLists<TheBins::kMostFolioObjects>& lists(BinNumber b) { return bins_[b].lists; }
@@ -193,8 +197,9 @@ class FolioHeap {
   // What a critical section works on lies on another line than the lock, on which others spin.
   struct alignas(kCacheLine) BinState {
     SpinLock lock;
-    std::uint32_t emptying = 0;               // folios that are in no list while their pages go
-    bool is_to_be_rebuilt = false;            // in a fork's child: vanished threads were emptying some
+    std::uint32_t emptying = 0;  // folios that are in no list while their pages go
+    // In a fork's child: vanished threads were emptying some
+    bool is_to_be_rebuilt = false;
     Atomic<FolioCell*> serves_next{nullptr};  // written under the lock, read without: a guess
     alignas(kCacheLine) FullnessLists<TheBins::kMostFolioObjects> lists;
     Atomic<ChunkHead*> newest{nullptr};  // under the lock; atomic for a fork's child
@@ -206,14 +211,16 @@ class FolioHeap {
   // Each bin has as many lists as a folio's objects can be free, and one.
   static constexpr std::array<std::uint32_t, kBins + 1> kFirstHead = [] {
     std::array<std::uint32_t, kBins + 1> first{};
-    for (BinNumber b = 0; b < kBins; ++b) first[b + 1] = first[b] + TheBins::kTable[b].folio_objects + 1;
+    for (BinNumber b = 0; b < kBins; ++b)
+      first[b + 1] = first[b] + TheBins::kTable[b].folio_objects + 1;
     return first;
   }();
 
   class [[nodiscard]] Guard {
    public:
     Guard(FolioHeap& heap, BinNumber b) : guard_(prefetched(heap, b).lock) {
-      if (SPANALLOC_UNLIKELY(guard_.owner_died() || heap.bins_[b].is_to_be_rebuilt)) heap.rebuild(b);
+      if (SPANALLOC_UNLIKELY(guard_.owner_died() || heap.bins_[b].is_to_be_rebuilt))
+        heap.rebuild(b);
     }
 
    private:
@@ -250,9 +257,12 @@ class FolioHeap {
 
   FolioCell** heads(BinNumber b) { return heads_ + kFirstHead[b]; }
 
-  static FolioChunk chunk_of(const FolioCell* cell, const Bin& bin) { return FolioChunk::of(cell, bin); }
+  static FolioChunk chunk_of(const FolioCell* cell, const Bin& bin) {
+    return FolioChunk::of(cell, bin);
+  }
 
-  std::uint32_t claim(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t most, Claim*& end) {
+  std::uint32_t claim(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t most,
+                      Claim*& end) {
     SPANALLOC_ASSERT(bins_[b].lock.is_mine());
     const FolioChunk chunk = chunk_of(cell, bin);
     const std::uint32_t folio = chunk.folio_of(cell);
@@ -267,7 +277,8 @@ class FolioHeap {
   }
 
   // Of which so many objects were out before: to the list of how many are now.
-  SPANALLOC_INLINE void relist(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t out_before) {
+  SPANALLOC_INLINE void relist(BinNumber b, const Bin& bin, FolioCell* cell,
+                               std::uint32_t out_before) {
     const std::uint32_t from = list_of(bin, out_before);
     const std::uint32_t to = list_of(bin, cell->out);
     if (!Config::kFullestFit && from == to) return;
@@ -359,14 +370,14 @@ class FolioHeap {
     return purge_all(b, bin, emptied);
   }
 
-  // Empty folios that are in no list, chained: their pages go back, then they are listed. Bytes that the
-  // kernel has taken.
+  // Empty folios that are in no list, chained: their pages go back, then they are listed. Bytes
+  // that the kernel has taken.
   std::size_t purge_all(BinNumber b, const Bin& bin, FolioCell* emptied) {
     std::size_t bytes = 0;
     while (emptied != nullptr) {
       FolioCell* const cell = emptied;
-      // In a fork's child that a signal handler has made meanwhile all are listed as soon as the lock is
-      // taken: this may be it.
+      // In a fork's child that a signal handler has made meanwhile all are listed as soon as the
+      // lock is taken: this may be it.
       if (cell->state != FolioState::kEmptying) break;
       emptied = cell->next;
       const FolioChunk chunk = chunk_of(cell, bin);
@@ -383,8 +394,8 @@ class FolioHeap {
     return bytes;
   }
 
-  // In a fork's child whose parent had a thread in here: bits are right at each instant, all else is made of
-  // them.
+  // In a fork's child whose parent had a thread in here: bits are right at each instant,
+  // all else is made of them.
   SPANALLOC_COLD void rebuild(BinNumber b) {
     const Bin& bin = TheBins::of(b);
     for (std::uint32_t free = 0; free <= bin.folio_objects; ++free) heads(b)[free] = nullptr;

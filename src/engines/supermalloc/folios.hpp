@@ -1,8 +1,8 @@
-// Small and medium objects where they lie: chunks cut into folios, whole pages that objects of one size fill
-// (section 4), and for each bin the folios in order of how full they are (section 3).
+// Small and medium objects where they lie: chunks cut into folios, whole pages that objects of one
+// size fill (section 4), and for each bin the folios in order of how full they are (section 3).
 //
-// A chunk's first pages are its bookkeeping, so that a folio whose objects are all free can be given back to
-// the kernel whole:
+// A chunk's first pages are its bookkeeping, so that a folio whose objects are all free can be
+// given back to the kernel whole:
 //
 //   ChunkHead                  whose it is, how many of its folios have been used
 //   a bit for every object     1: it is out, in a program's hands or in a cache
@@ -25,7 +25,8 @@ namespace spanalloc::supermalloc {
 
 /// The bin's lock gives access, but to what is constant.
 struct ChunkHead {
-  ChunkHead* before = nullptr;  // the bin's chunk made before; constant once the chunk is in its bin
+  // The bin's chunk made before; constant once the chunk is in its bin
+  ChunkHead* before = nullptr;
   std::uint32_t used_folios =
       0;              // number behind the last one used; those behind are untouched: the wilderness
   BinNumber bin = 0;  // constant
@@ -64,7 +65,9 @@ struct Claim {
 class FolioChunk {
  public:
   FolioChunk(std::uintptr_t chunk, const Bin& bin) : chunk_(chunk), bin_(bin) {}
-  static FolioChunk of(const void* p, const Bin& bin) { return {align_down(address_of(p), kChunk), bin}; }
+  static FolioChunk of(const void* p, const Bin& bin) {
+    return {align_down(address_of(p), kChunk), bin};
+  }
 
   ChunkHead* head() const { return pointer_to<ChunkHead>(chunk_); }
   Atomic<std::uint64_t>& bits(std::uint32_t word) const {
@@ -89,7 +92,9 @@ class FolioChunk {
     const auto number = static_cast<std::uint32_t>(quotient.value);
     return quotient.exact && is_object(number) ? number : bin_.objects;
   }
-  bool is_object(std::uint32_t number) const { return number >= bin_.first && number < bin_.objects; }
+  bool is_object(std::uint32_t number) const {
+    return number >= bin_.first && number < bin_.objects;
+  }
   /// Relaxed: who asks about an object of its own sees its bit; of others the answer may be old.
   bool is_out(std::uint32_t object) const {
     return (bits(object / 64).load_relaxed() >> (object % 64) & 1) != 0;
@@ -105,22 +110,23 @@ class FolioChunk {
   void* folio_start(std::uint32_t folio) const {
     return pointer_to(chunk_ + std::size_t{folio} * bin_.folio_bytes);
   }
-  /// Gives the pages of an empty folio in nobody's list back; false: some of them may be in memory. (Larger
-  /// pages than ours may be its neighbours', too.)
+  /// Gives the pages of an empty folio in nobody's list back; false: some of them may be in memory.
+  /// (Larger pages than ours may be its neighbours', too.)
   bool purge(std::uint32_t folio) const {
     const std::uintptr_t start = address_of(folio_start(folio));
     const std::uintptr_t first = align_up(start, os::page_size());
     const std::uintptr_t end = align_down(start + bin_.folio_bytes, os::page_size());
     poison(pointer_to(start), bin_.folio_bytes);
-    return end > first && os::purge(pointer_to(first), end - first) && end - first == bin_.folio_bytes;
+    return end > first && os::purge(pointer_to(first), end - first) &&
+           end - first == bin_.folio_bytes;
   }
 
   std::uintptr_t address() const { return chunk_; }
 
-  // --- With the bin's lock: only it writes bits --------------------------------------------------------
+  // --- With the bin's lock: only it writes bits --------------------------------------------------
 
-  /// Takes up to `most` free objects of a folio, the lowest ones, told by claims; returns how many. `claims`
-  /// has room for the words of a folio.
+  /// Takes up to `most` free objects of a folio, the lowest ones, told by claims; returns how many.
+  /// `claims` has room for the words of a folio.
   std::uint32_t claim(std::uint32_t folio, std::uint32_t most, Claim*& claims) const {
     const std::uint32_t first = folio * bin_.folio_objects;
     const std::uint32_t words = (bin_.folio_objects + 63) / 64;
@@ -152,13 +158,14 @@ class FolioChunk {
     const std::uint32_t first = folio * bin_.folio_objects;
     std::uint32_t out = 0;
     for (std::uint32_t i = 0; i < (bin_.folio_objects + 63) / 64; ++i) {
-      out += static_cast<std::uint32_t>(std::popcount(bits(first / 64 + i).load_relaxed() & mask_of(first)));
+      out += static_cast<std::uint32_t>(
+          std::popcount(bits(first / 64 + i).load_relaxed() & mask_of(first)));
     }
     return out;
   }
 
-  /// A bit for each place where an object could begin, also in the bookkeeping and behind the last folio: so
-  /// the number of any place in the chunk has one.
+  /// A bit for each place where an object could begin, also in the bookkeeping and behind the last
+  /// folio: so the number of any place in the chunk has one.
   std::size_t bits_bytes() const { return align_up(kChunk / bin_.size + 1, 64) / 8; }
 
  private:
@@ -178,10 +185,10 @@ class FolioChunk {
   const Bin& bin_;
 };
 
-/// The folios of one bin by fullness: a list for each number of free objects, and a bit for each list that is
-/// not empty. So the fullest folio that has one free is found, and a folio moves from list to list, in
-/// constant time. Full folios are in list 0. The bin's lock gives access. Zero-initialisable. `kMostObjects`
-/// a folio has at most.
+/// The folios of one bin by fullness: a list for each number of free objects, and a bit for each
+/// list that is not empty. So the fullest folio that has one free is found, and a folio moves from
+/// list to list, in constant time. Full folios are in list 0. The bin's lock gives access.
+/// Zero-initialisable. `kMostObjects` a folio has at most.
 template <std::uint32_t kMostObjects = 256>
 class FullnessLists {
  public:
@@ -203,8 +210,8 @@ class FullnessLists {
     cell->state = FolioState::kListed;
     nonempty_[free / 64] |= std::uint64_t{1} << (free % 64);
   }
-  /// The same behind those at lower addresses, of a list that is in this order: a walk. (Cells are in the
-  /// order of their folios.)
+  /// The same behind those at lower addresses, of a list that is in this order: a walk. (Cells are
+  /// in the order of their folios.)
   void add_by_address(FolioCell** heads, FolioCell* cell, std::uint32_t free) {
     FolioCell* before = heads[free];
     if (before == nullptr || cell < before) return add(heads, cell, free);
@@ -217,7 +224,8 @@ class FullnessLists {
   }
   void remove(FolioCell** heads, FolioCell* cell, std::uint32_t free) {
     SPANALLOC_ASSERT(cell->state == FolioState::kListed);
-    SPANALLOC_ASSERT(cell->previous == nullptr ? heads[free] == cell : cell->previous->next == cell);
+    SPANALLOC_ASSERT(cell->previous == nullptr ? heads[free] == cell
+                                               : cell->previous->next == cell);
     if (cell->next != nullptr) cell->next->previous = cell->previous;
     if (cell->previous != nullptr) {
       cell->previous->next = cell->next;
@@ -227,7 +235,9 @@ class FullnessLists {
     }
     cell->state = FolioState::kEmptying;
   }
-  bool is_marked(std::uint32_t free) const { return (nonempty_[free / 64] >> (free % 64) & 1) != 0; }
+  bool is_marked(std::uint32_t free) const {
+    return (nonempty_[free / 64] >> (free % 64) & 1) != 0;
+  }
   void forget() {
     for (std::uint64_t& word : nonempty_) word = 0;
   }

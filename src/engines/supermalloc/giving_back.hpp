@@ -1,9 +1,9 @@
-// What gives memory back: lists that a thread's cache has no room for, threads that end, a trim, a request
-// without memory. Each hands objects from the caches to those behind them, and at last to the folios and the
-// large objects' bins, whose empty pages go to the kernel.
+// What gives memory back: lists that a thread's cache has no room for, threads that end, a trim, a
+// request without memory. Each hands objects from the caches to those behind them, and at last to
+// the folios and the large objects' bins, whose empty pages go to the kernel.
 //
-// Other threads' caches nobody may touch. They hear of a wish for memory by a counter, which each looks at in
-// its slow paths.
+// Other threads' caches nobody may touch. They hear of a wish for memory by a counter, which each
+// looks at in its slow paths.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace spanalloc::supermalloc {
 
-/// Thread-safe, but for the thread's cache that is passed: that is its thread's. Zero-initialisable but for
-/// the references.
+/// Thread-safe, but for the thread's cache that is passed: that is its thread's.
+/// Zero-initialisable but for the references.
 template <class Config>
 class GivingBack {
   using TheBins = Bins<Config>;
@@ -31,7 +31,12 @@ class GivingBack {
  public:
   constexpr GivingBack(CpuCaches<Config>& cpus, FolioHeap<Config>& folios, LargeHeap<Config>& large,
                        HugeHeap& huge, ThreadCaches<Config>& threads, const SetOnce& secret)
-      : cpus_(cpus), folios_(folios), large_(large), huge_(huge), threads_(threads), secret_(secret) {}
+      : cpus_(cpus),
+        folios_(folios),
+        large_(large),
+        huge_(huge),
+        threads_(threads),
+        secret_(secret) {}
 
   /// A list that leaves a thread's cache: if it is worth it to the CPU's, or the global one.
   void put_away(BinNumber b, ObjectList list) {
@@ -58,9 +63,9 @@ class GivingBack {
     give_up(cache);
   }
 
-  /// Everything that can go back to the kernel at once: what it has refused, what the calling thread's cache
-  /// holds, if it has one (`own`), what all others but threads' hold; these are asked for theirs. Bytes that
-  /// the kernel has taken.
+  /// Everything that can go back to the kernel at once: what it has refused, what the calling
+  /// thread's cache holds, if it has one (`own`), what all others but threads' hold; these are
+  /// asked for theirs. Bytes that the kernel has taken.
   std::size_t trim(Cache* own) {
     wish();
     std::size_t bytes = huge_.purge_again();
@@ -71,22 +76,23 @@ class GivingBack {
     return bytes + drain();
   }
 
-  /// When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its call may be
-  /// in one of them.)
+  /// When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its
+  /// call may be in one of them.)
   SPANALLOC_COLD void find_memory() {
     wish();
     drain();
   }
 
  private:
-  // Everything that the CPUs' caches and the global one hold goes back, and what vanished threads' have that
-  // a fork left behind. Bytes that the kernel has taken.
+  // Everything that the CPUs' caches and the global one hold goes back, and what vanished threads'
+  // have that a fork left behind. Bytes that the kernel has taken.
   std::size_t drain() {
     std::size_t bytes = 0;
     threads_.for_each_left_behind([&](Cache& cache) { bytes += give_up(cache); });
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.drain(b, [&](ObjectList list) {
-        bytes += b < TheBins::kFirstLarge ? put_home(b, list) : large_.put(b, list.first, secret_.read());
+        bytes += b < TheBins::kFirstLarge ? put_home(b, list)
+                                          : large_.put(b, list.first, secret_.read());
       });
     }
     return bytes;

@@ -1,14 +1,14 @@
-// Huge objects: whole chunks, in ranges of a power of two of them (section 6). What lies behind the object in
-// its range is address space only. A freed range gives its pages back to the kernel and waits for the next
-// object of its size; it is never unmapped. The lists of free ranges go through the chunk table, so that
-// nothing of a range need be in memory.
+// Huge objects: whole chunks, in ranges of a power of two of them (section 6). What lies behind the
+// object in its range is address space only. A freed range gives its pages back to the kernel and
+// waits for the next object of its size; it is never unmapped. The lists of free ranges go through
+// the chunk table, so that nothing of a range need be in memory.
 //
-// Each whole 2 MiB of an object may be one huge page, the rest is of small ones, with SPANALLOC_THP=auto or
-// always. A freed range is like all other memory of the arena again, which has no huge pages: so the kernel
-// has one mapping of them, and two more at most for each object.
+// Each whole 2 MiB of an object may be one huge page, the rest is of small ones, with
+// SPANALLOC_THP=auto or always. A freed range is like all other memory of the arena again, which
+// has no huge pages: so the kernel has one mapping of them, and two more at most for each object.
 //
-// Beyond the paper: a range that is larger than needed is halved, so that one that is needed for its
-// alignment, or is all that is left, does not stay whole.
+// Beyond the paper: a range that is larger than needed is halved, so that one that is needed for
+// its alignment, or is all that is left, does not stay whole.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ class HugeHeap {
   static constexpr std::size_t kLargest = kChunk << ChunkTable::kMaxOrder;
   static constexpr std::size_t kNever = SIZE_MAX;
 
-  /// Reads SPANALLOC_THP, once: the environment is the program's, which may be changing it later. Under the
-  /// lock of the heap's start, before there is an object.
+  /// Reads SPANALLOC_THP, once: the environment is the program's, which may be changing it later.
+  /// Under the lock of the heap's start, before there is an object.
   void start() {
     if (is_started_) return;
     const HugePageUse use = huge_page_use();
@@ -51,13 +51,14 @@ class HugeHeap {
     is_started_ = true;
   }
 
-  /// An object of n bytes at a multiple of `alignment` (a power of two); both at most kLargest. None when
-  /// memory or address space is out.
+  /// An object of n bytes at a multiple of `alignment` (a power of two); both at most kLargest.
+  /// None when memory or address space is out.
   BigObject allocate(std::size_t n, std::size_t alignment) {
     SPANALLOC_ASSERT(n <= kLargest && alignment <= kLargest);
     const std::size_t pages = pages_for(n);
     const unsigned order = order_of(pages);
-    const unsigned aligned_order = static_cast<unsigned>(log2_ceil(max_of(alignment, kChunk) / kChunk));
+    const unsigned aligned_order =
+        static_cast<unsigned>(log2_ceil(max_of(alignment, kChunk) / kChunk));
     Range range = take(order, aligned_order > order ? aligned_order : order);
     if (range.first == 0) return {};
     void* start = pointer_to(chunks_.address(range.first));
@@ -81,7 +82,8 @@ class HugeHeap {
       count(pages, std::size_t{0} - 1);
     }
     poison(p, pages * kPage);
-    // All of its range: behind the object there may be what an earlier one has left that could not be purged.
+    // All of its range: behind the object there may be what an earlier one has left
+    // that could not be purged.
     const unsigned order = order_of(pages);
     const bool is_dirty = !purge(p, kChunk << order);
     // (It may have been longer when it was advised.)
@@ -114,8 +116,8 @@ class HugeHeap {
     return pages_at(p) * kPage;
   }
 
-  /// Makes the object at p n bytes large, where it is. False: its range is too small, or half of it would do;
-  /// or there is no such object.
+  /// Makes the object at p n bytes large, where it is. False: its range is too small, or half of it
+  /// would do; or there is no such object.
   bool resize(void* p, std::size_t n) {
     if (n > kLargest) return false;
     const std::size_t pages = pages_for(n);
@@ -155,7 +157,7 @@ class HugeHeap {
   /// In a fork's child, first of all.
   void enter_child() { lock_.abandon_if_owner_died(); }
 
-  // --- For the census ----------------------------------------------------------------------------------
+  // --- For the census ----------------------------------------------------------------------------
 
   static unsigned order_of(std::size_t pages) {
     return static_cast<unsigned>(log2_ceil((pages + kPagesInChunk - 1) / kPagesInChunk));
@@ -187,11 +189,13 @@ class HugeHeap {
     return entry.is_huge() ? entry.pages() : 0;
   }
 
-  // A range of 2^order chunks that begins at a multiple of 2^aligned_order of them: in nobody's books.
+  // A range of 2^order chunks that begins at a multiple of 2^aligned_order of
+  // them: in nobody's books.
   Range take(unsigned order, unsigned aligned_order) {
     {
       const Guard guard(*this);
-      if (const ChunkNumber first = free_[aligned_order]; first != 0) return cut(aligned_order, order, first);
+      if (const ChunkNumber first = free_[aligned_order]; first != 0)
+        return cut(aligned_order, order, first);
     }
     if (const ChunkNumber first = chunks_.carve(aligned_order); first != 0) {
       const Guard guard(*this);
@@ -254,7 +258,8 @@ class HugeHeap {
   static bool purge(void* start, std::size_t bytes) {
     const std::uintptr_t first = align_up(address_of(start), os::page_size());
     const std::uintptr_t end = align_up(address_of(start) + bytes, os::page_size());
-    return first == address_of(start) && (end == first || os::purge(pointer_to(first), end - first));
+    return first == address_of(start) &&
+           (end == first || os::purge(pointer_to(first), end - first));
   }
 
   // What is open never becomes less: who was advised is told, too, when that ends.
@@ -267,12 +272,13 @@ class HugeHeap {
   }
 
   void count(std::size_t pages, std::size_t objects) {
-    pages_.store_relaxed(pages_.load_relaxed() + (objects == std::size_t{0} - 1 ? 0 - pages : pages));
+    pages_.store_relaxed(pages_.load_relaxed() +
+                         (objects == std::size_t{0} - 1 ? 0 - pages : pages));
     objects_.store_relaxed(objects_.load_relaxed() + objects);
   }
 
-  // In a fork's child whose parent had a thread in here: a list may have lost what was being pushed or cut,
-  // and what is behind it. Ranges that no list leads to stay unused; all is counted anew.
+  // In a fork's child whose parent had a thread in here: a list may have lost what was being pushed
+  // or cut, and what is behind it. Ranges that no list leads to stay unused; all is counted anew.
   SPANALLOC_COLD void rebuild() {
     std::size_t kept = 0;
     for (unsigned order = 0; order <= ChunkTable::kMaxOrder; ++order) {

@@ -1,10 +1,11 @@
-// Large objects where they lie: from 16 KiB to half a chunk, in chunks of one bin each, without folios, for
-// the pages of each go back to the kernel by themselves (section 5). It does not matter which of them serves,
-// so the free ones of a bin are a plain list, threaded through cells in their chunks' first pages.
+// Large objects where they lie: from 16 KiB to half a chunk, in chunks of one bin each, without
+// folios, for the pages of each go back to the kernel by themselves (section 5). It does not
+// matter which of them serves, so the free ones of a bin are a plain list, threaded through cells
+// in their chunks' first pages.
 //
-// An object that no alignment is asked of begins at a random cache line of its first page, so that equal
-// places of many objects are not in the same sets of the caches. Its cell knows that line: a pointer is good
-// only if it is what was handed out.
+// An object that no alignment is asked of begins at a random cache line of its first page, so that
+// equal places of many objects are not in the same sets of the caches. Its cell knows that line: a
+// pointer is good only if it is what was handed out.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +40,8 @@ struct LargeObject {
 };
 
 /// Thread-safe; zero-initialisable. A lock a bin. Under it:
-///   (L1) an object whose bit is not set, and that has been used, is in the list of free ones or is being
-///   purged.
+///   (L1) an object whose bit is not set, and that has been used, is in the list of free ones or is
+///   being purged.
 template <class Config>
 class LargeHeap {
   using TheBins = Bins<Config>;
@@ -80,10 +81,10 @@ class LargeHeap {
     return {address_of(chunk.object(object)), true};
   }
 
-  /// Takes back a free object that has waited in a cache, or in none: its pages go to the kernel. Ends the
-  /// process if it was written to since, or is here already: a program that writes over the seal can free it
-  /// once more, and two threads that free it at once may both find no room in a cache. Bytes that the kernel
-  /// has taken.
+  /// Takes back a free object that has waited in a cache, or in none: its pages go to the kernel.
+  /// Ends the process if it was written to since, or is here already: a program that writes over
+  /// the seal can free it once more, and two threads that free it at once may both find no room in
+  /// a cache. Bytes that the kernel has taken.
   std::size_t put(BinNumber b, const FreeObject* free, Secret secret) {
     (void)next_of(free, secret);
     return give_back(b, free);
@@ -156,14 +157,17 @@ class LargeHeap {
     for (BinState& bin : bins_) bin.lock.abandon_if_owner_died();
   }
 
-  // --- For the census, while no other thread uses the heap ---------------------------------------------
+  // --- For the census, while no other thread uses the heap ---------------------------------------
 
   /// Of a free one.
-  static bool is_kept(const FolioChunk& chunk, std::uint32_t object) { return cell(chunk, object).is_dirty; }
+  static bool is_kept(const FolioChunk& chunk, std::uint32_t object) {
+    return cell(chunk, object).is_dirty;
+  }
 
   template <class F>
   void for_each_chunk(BinNumber b, F&& f) const {
-    for (ChunkHead* head = bins_[b - kFirst].newest.load_relaxed(); head != nullptr; head = head->before)
+    for (ChunkHead* head = bins_[b - kFirst].newest.load_relaxed(); head != nullptr;
+         head = head->before)
       f(head);
   }
   /// f(chunk, object) for each object in the list of free ones; false ends it.
@@ -216,7 +220,8 @@ class LargeHeap {
     SpinLock lock;
     // The place of the first free object. Read without the lock it is a guess.
     alignas(kCacheLine) Atomic<std::uint32_t> free{0};
-    Atomic<ChunkHead*> newest{nullptr};  // its used_folios counts objects; atomic for a fork's child
+    // Its used_folios counts objects; atomic for a fork's child
+    Atomic<ChunkHead*> newest{nullptr};
     Atomic<std::size_t> out{0};
     Atomic<std::size_t> kept{0};
   };
@@ -247,8 +252,8 @@ class LargeHeap {
     prefetch_to_write(&chunk.bits(object / 64));
     prefetch_to_write(&cell(chunk, object));
   }
-  // The same where the next object will come from, if nobody comes first. (Of the wilderness's which one it
-  // is only the lock lets one know.)
+  // The same where the next object will come from, if nobody comes first. (Of the wilderness's
+  // which one it is only the lock lets one know.)
   void prefetch_next(BinState& state, const Bin& bin) const {
     if (const std::uint32_t free = state.free.load_relaxed(); free != 0) {
       return prefetch(state, chunk_of(free, bin), object_of(free));
@@ -263,7 +268,8 @@ class LargeHeap {
   static void take_out(BinState& state, const FolioChunk& chunk, std::uint32_t object) {
     cell(chunk, object) = {};
     Atomic<std::uint64_t>& word = chunk.bits(object / 64);
-    word.store_release(word.load_relaxed() | std::uint64_t{1} << (object % 64));  // release: as in claim()
+    // Release: as in claim()
+    word.store_release(word.load_relaxed() | std::uint64_t{1} << (object % 64));
     state.out.store_relaxed(state.out.load_relaxed() + 1);
   }
 

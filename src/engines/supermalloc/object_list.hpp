@@ -1,9 +1,10 @@
-// Free objects in caches: lists of them, and chains of lists. Every move from one cache to another takes a
-// whole list or a whole chain, by its head (section 8).
+// Free objects in caches: lists of them, and chains of lists. Every move from one cache to another
+// takes a whole list or a whole chain, by its head (section 8).
 //
-// A free object's first word is its list's link, its second one says so: it is the link under a secret of the
-// process. So malloc notices that a free object was written to before it follows the link, and free notices
-// an object that is free already; an object in use looks free by chance of 2^-64.
+// A free object's first word is its list's link, its second one says so: it is the link under
+// a secret of the process. So malloc notices that a free object was written to before it
+// follows the link, and free notices an object that is free already; an object in use looks
+// free by chance of 2^-64.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,8 @@ struct FreeObject {
   std::uint64_t seal;
 
   bool is_sealed(Secret secret) const { return seal == (address_of(next) ^ secret); }
-  /// The link as the seal has it: of a free object nobody wrote to, and of no other, that is `next`.
+  /// The link as the seal has it: of a free object nobody wrote to, and of
+  /// no other, that is `next`.
   std::uintptr_t link_of_seal(Secret secret) const { return seal ^ secret; }
   /// Makes it the first of the list that begins with `list`.
   void push_on(FreeObject* list, Secret secret) {
@@ -52,8 +54,8 @@ inline FreeObject* next_of(const FreeObject* object, Secret secret) {
   return object->next;
 }
 
-/// Where every list ends: an object that is not sealed, so that who takes objects off a list notices its end
-/// by the same comparison that notices an object that was written to.
+/// Where every list ends: an object that is not sealed, so that who takes objects off a list
+/// notices its end by the same comparison that notices an object that was written to.
 inline constinit FreeObject end_of_list{nullptr, 1};
 inline bool is_end(const FreeObject* object) {
   return object == &end_of_list;
@@ -67,12 +69,13 @@ struct ObjectList {
   bool is_empty() const { return is_end(first); }
 };
 
-/// Lists of one bin, of up to 1 MiB: what a CPU's cache and the global one hold. An array of their heads, and
-/// how many there are: together one word, so that a chain changes by one store. (cpu_sequences.hpp says what
-/// for.)
+/// Lists of one bin, of up to 1 MiB: what a CPU's cache and the global one hold. An array of their
+/// heads, and how many there are: together one word, so that a chain changes by one store.
+/// (cpu_sequences.hpp says what for.)
 class Chain {
  public:
-  // Of 1 MiB in lists of 8 KiB there would be 128; lists are whole objects, and may be just above 4 KiB.
+  // Of 1 MiB in lists of 8 KiB there would be 128; lists are whole objects, and
+  // may be just above 4 KiB.
   static constexpr std::uint32_t kMostLists = 255;
   struct Room {
     Plain<ObjectList> heads[kMostLists];
@@ -80,7 +83,9 @@ class Chain {
 
   constexpr Chain() = default;  // none
   /// An empty one.
-  explicit Chain(Room* room) : word_(address_of(room)) { SPANALLOC_ASSERT((word_ & ~kAddress) == 0); }
+  explicit Chain(Room* room) : word_(address_of(room)) {
+    SPANALLOC_ASSERT((word_ & ~kAddress) == 0);
+  }
 
   bool is_none() const { return (word_ & kAddress) == 0; }
   std::uint32_t count() const { return static_cast<std::uint32_t>(word_ >> kCountShift); }
@@ -120,7 +125,8 @@ class Chain {
   std::uint64_t word_ = 0;
 };
 
-/// Where a chain is kept. Who may change it says the cache; anybody may look, and ask for what it will touch.
+/// Where a chain is kept. Who may change it says the cache; anybody may look, and
+/// ask for what it will touch.
 class ChainPlace {
  public:
   Chain get() const { return Chain(word_.load_relaxed()); }
@@ -144,8 +150,8 @@ class ChainPlace {
 
   /// From now on it changes by nobody else.
   void close() {
-    // Acquire: with the lists that others have put there. Sequentially consistent: before the closing thread
-    // looks where it runs.
+    // Acquire: with the lists that others have put there. Sequentially consistent: before the
+    // closing thread looks where it runs.
     std::uint64_t seen = word_.load_relaxed();
     while (!word_.compare_exchange_strong_seq_cst(seen, Chain(seen).closed().word())) {
     }

@@ -1,5 +1,5 @@
-// A thread's own cache: two lists of free objects a bin, each of up to 8 KiB (section 8). Only its thread
-// touches it, so that nothing is locked.
+// A thread's own cache: two lists of free objects a bin, each of up to 8 KiB (section 8). Only its
+// thread touches it, so that nothing is locked.
 #pragma once
 
 #include <cstddef>
@@ -32,18 +32,19 @@ struct SpareList {
   }
 };
 
-/// Objects come from and go to a bin's first list; its spare one waits. Invariant T1, between calls: the
-/// first list has (most of a list - room) objects; spare[b].count of them are in the spare one.
+/// Objects come from and go to a bin's first list; its spare one waits. Invariant T1,
+/// between calls: the first list has (most of a list - room) objects; spare[b].count of
+/// them are in the spare one.
 ///
-/// A fork's child may find any step of these functions half done: a store to `first` comes after what it
-/// publishes. At worst one list is in both places, or the room is off by one (clean_up()).
+/// A fork's child may find any step of these functions half done: a store to `first` comes after
+/// what it publishes. At worst one list is in both places, or the room is off by one (clean_up()).
 template <class Config>
 struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
   using TheBins = Bins<Config>;
   static constexpr BinNumber kBins = TheBins::kFirstLarge;
 
-  // By bin + 1, the tag that the chunk table says. That of 0 is nobody's. Its thread's; atomic for the order
-  // of stores.
+  // By bin + 1, the tag that the chunk table says. That of 0 is nobody's. Its thread's; atomic
+  // for the order of stores.
   FirstObject first[kBins + 1];
   OwnersWord room[kBins + 1];  // objects that the first list still takes; as far apart as `first`s
 
@@ -68,8 +69,8 @@ struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
 
   static constexpr std::uint32_t most(BinNumber b) { return TheBins::of(b).list_objects; }
 
-  /// An object off the first list of a bin. nullptr: that is empty, or its first object was written to; slow
-  /// paths find out which.
+  /// An object off the first list of a bin. nullptr: that is empty, or its first object was written
+  /// to; slow paths find out which.
   SPANALLOC_INLINE FreeObject* pop(std::size_t tag, Secret secret) {
     FreeObject* object = first[tag].load_relaxed();
     keep_in_result_register(object);
@@ -85,7 +86,8 @@ struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
   /// False: the first list is full.
   SPANALLOC_INLINE bool push(std::size_t tag, FreeObject* object, const SetOnce& secret) {
     FirstObject* const slot = opaque(&first[tag]);  // the one address that all of this needs
-    // (Nothing is written where there is none: the cache may be the one of all threads that have none.)
+    // (Nothing is written where there is none: the cache may be the one of all
+    // threads that have none.)
     if (SPANALLOC_UNLIKELY(!room_beside(slot).take_one())) return false;
     object->push_on(slot->load_relaxed(), secret);
     slot->store_release(object);
@@ -101,7 +103,8 @@ struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
     const ObjectList list = spare[b].get();
     set_first(b, list);
     spare[b].set({});
-    // Once more, behind that: a fork's child that finds it changed finds that the spare list is gone, too.
+    // Once more, behind that: a fork's child that finds it changed finds that the
+    // spare list is gone, too.
     first[b + 1].store_release(list.first);
     return true;
   }
@@ -143,8 +146,8 @@ struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
     return static_cast<std::uint32_t>(random >> 58);
   }
 
-  /// Of a thread that a fork left behind: whatever it was doing, the lists are whole again. An object it had
-  /// in its hands is lost.
+  /// Of a thread that a fork left behind: whatever it was doing, the lists are whole again. An
+  /// object it had in its hands is lost.
   void clean_up(Secret secret) {
     for (BinNumber b = 0; b < kBins; ++b) {
       FreeObject* const serving = first[b + 1].load_relaxed();
@@ -159,7 +162,8 @@ struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
  private:
   /// room[i], by the address of first[i]: as far from it as the arrays are from each other.
   SPANALLOC_INLINE static OwnersWord& room_beside(FirstObject* slot) {
-    static_assert(sizeof(FirstObject) == sizeof(OwnersWord) && alignof(FirstObject) == alignof(OwnersWord));
+    static_assert(sizeof(FirstObject) == sizeof(OwnersWord) &&
+                  alignof(FirstObject) == alignof(OwnersWord));
     return *pointer_to<OwnersWord>(address_of(slot) + sizeof(first));
   }
 

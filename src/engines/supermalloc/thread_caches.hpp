@@ -1,8 +1,9 @@
-// Which cache a thread has: one of its own, taken with its first use, flushed and left to the next thread at
-// its end. A thread that can have none, and one past its end, works without.
+// Which cache a thread has: one of its own, taken with its first use, flushed and left to the next
+// thread at its end. A thread that can have none, and one past its end, works without.
 //
-// A thread finds its cache in the allocator that a library has by a thread_local variable, in any other one
-// by a key of the process's (thread::ExitKey), whose destructor tells either of the thread's end.
+// A thread finds its cache in the allocator that a library has by a thread_local variable,
+// in any other one by a key of the process's (thread::ExitKey), whose destructor tells
+// either of the thread's end.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +42,8 @@ class ThreadCaches {
 
   /// For a thread that has none: one, or none() again. The allocator has been started.
   SPANALLOC_COLD Cache& find() {
-    // A thread past its end would not be told of another one. And libc may call malloc to note the cache: if
-    // this is its malloc it comes back to here.
+    // A thread past its end would not be told of another one. And libc may call malloc to note the
+    // cache: if this is its malloc it comes back to here.
     if (has_ended_ || is_visited()) return none_;
     if (!is_default() && thread::ExitKey::has_left(exit_key_.find())) return none_;
     const Visit visit(*this);
@@ -63,8 +64,8 @@ class ThreadCaches {
     return none_;
   }
 
-  /// Until show() a thread of a library finds no cache here: each of its mallocs and frees leaves the short
-  /// path.
+  /// Until show() a thread of a library finds no cache here: each of its mallocs and
+  /// frees leaves the short path.
   static void hide(os::HiddenThread&) {
     hidden_cache_ = my_cache_;
     my_cache_ = &none_;
@@ -89,8 +90,8 @@ class ThreadCaches {
     registry_.for_each(f);
   }
 
-  /// f(Cache&) for every cache that a fork left behind and no thread has taken since, cleaned up: f leaves
-  /// nothing in it.
+  /// f(Cache&) for every cache that a fork left behind and no thread has taken since, cleaned
+  /// up: f leaves nothing in it.
   template <class F>
   void for_each_left_behind(F&& f) {
     if (SPANALLOC_LIKELY(left_behind_.load_relaxed() == 0) || is_visited()) return;
@@ -131,8 +132,8 @@ class ThreadCaches {
   }
 
  private:
-  // While it lives, the calling thread is at the list of idle caches. If its signal handler forks meanwhile,
-  // the child first comes out of it before that list is made anew.
+  // While it lives, the calling thread is at the list of idle caches. If its signal handler forks
+  // meanwhile, the child first comes out of it before that list is made anew.
   class [[nodiscard]] Visit {
    public:
     explicit Visit(ThreadCaches& caches) : caches_(caches), outer_(innermost_) {
@@ -143,7 +144,8 @@ class ThreadCaches {
     ~Visit() {
       barrier();
       innermost_ = outer_;
-      if (SPANALLOC_UNLIKELY(caches_.recovery_is_due_.load_relaxed() != 0) && !caches_.is_visited()) {
+      if (SPANALLOC_UNLIKELY(caches_.recovery_is_due_.load_relaxed() != 0) &&
+          !caches_.is_visited()) {
         caches_.recover_in_child();
       }
     }
@@ -212,10 +214,11 @@ class ThreadCaches {
   }
 
   static inline constinit Cache none_{};
-  SPANALLOC_TLS static inline constinit thread_local Cache* my_cache_ = &none_;  // in the default allocator
+  // In the default allocator
+  SPANALLOC_TLS static inline constinit thread_local Cache* my_cache_ = &none_;
   SPANALLOC_TLS static inline constinit thread_local Cache* hidden_cache_ = nullptr;
-  // Of the calling thread: the last round of its destructors that leaves caches to others has come; where it
-  // is.
+  // Of the calling thread: the last round of its destructors that leaves caches to
+  // others has come; where it is.
   SPANALLOC_TLS static inline constinit thread_local bool has_ended_ = false;
   SPANALLOC_TLS static inline constinit thread_local Visit* volatile innermost_ = nullptr;
 

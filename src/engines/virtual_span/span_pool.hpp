@@ -1,20 +1,22 @@
 // The span-pool: where empty spans wait for any thread that needs one (OOPSLA'15, section 3.3).
 //
-// It is an array of Treiber stacks in two dimensions: a row for each size index (a real-span size, say), and
-// in each row a stack for each shard. A thread has a shard by its number, never by its CPU. It puts spans on
-// its own shard's stack and gets them from there, which keeps threads apart and returns to a thread what it
-// put last; a miss looks at other shards. The engine chooses the rows, and when to ask the page source.
+// It is an array of Treiber stacks in two dimensions: a row for each size index (a real-span size,
+// say), and in each row a stack for each shard. A thread has a shard by its number, never by its
+// CPU. It puts spans on its own shard's stack and gets them from there, which keeps threads apart
+// and returns to a thread what it put last; a miss looks at other shards. The engine chooses the
+// rows, and when to ask the page source.
 //
-// Spans are numbers of the engine's own type, of which kNone is no span. A span's link is the caller's: every
-// call takes `links`, and `links(n)` returns an `Atomic<uint32_t>&` that stays readable for ever and serves
-// nothing but this pool. In particular no other list may use it: a pop may read the link of a span that
-// another thread has just popped and put to use.
+// Spans are numbers of the engine's own type, of which kNone is no span. A span's link is the
+// caller's: every call takes `links`, and `links(n)` returns an `Atomic<uint32_t>&` that stays
+// readable for ever and serves nothing but this pool. In particular no other list may use it: a pop
+// may read the link of a span that another thread has just popped and put to use.
 //
-// No span is lost or invented. A get that returns kNone found each stack empty at some instant, but not all
-// of them at one instant. All functions are lock-free and may be called by any thread, except `set_shards`.
+// No span is lost or invented. A get that returns kNone found each stack empty at some instant,
+// but not all of them at one instant. All functions are lock-free and may be called by any
+// thread, except `set_shards`.
 //
-// The array is zero-initialised and belongs where pages are zero until they are written, in .bss or a
-// mapping: a stack that nothing was put into costs no memory, because only its top is read.
+// The array is zero-initialised and belongs where pages are zero until they are written, in .bss or
+// a mapping: a stack that nothing was put into costs no memory, because only its top is read.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +30,9 @@
 
 namespace spanalloc {
 
-/// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp). kBounded: put_bounded() and
-/// the counts that it needs. kOfALine: so many sizes' stacks of a shard share a cache line.
+/// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp).
+/// kBounded: put_bounded() and the counts that it needs. kOfALine: so many sizes' stacks
+/// of a shard share a cache line.
 template <class Number, std::size_t kSizeIndexes, unsigned kMaxShards = 256, bool kBounded = false,
           unsigned kOfALine = 1>
 class SpanPool {
@@ -55,24 +58,26 @@ class SpanPool {
     stack_of(size, shard).top.push(index_of(span), by_index(links));
   }
 
-  /// put(), unless the stack holds `at_most` spans. False: the span is still the caller's. Threads that put
-  /// at the same time may exceed the bound by one each.
+  /// put(), unless the stack holds `at_most` spans. False: the span is still the caller's. Threads
+  /// that put at the same time may exceed the bound by one each.
   template <class Links>
   bool put_bounded(std::size_t size, unsigned shard, Number span, std::uint32_t at_most,
                    Links&& links) noexcept {
     static_assert(kBounded);
     Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() >= at_most) return false;
-    // Before the push: a get that finds the span counts it out, so the count never falls below zero.
+    // Before the push: a get that finds the span counts it out, so the
+    // count never falls below zero.
     stack.count.fetch_add_relaxed(1);
     stack.top.push(index_of(span), by_index(links));
     return true;
   }
 
-  /// put_bounded() for a chain of `count` spans, linked from `first` to `last`: all of it or nothing.
+  /// put_bounded() for a chain of `count` spans, linked from `first` to
+  /// `last`: all of it or nothing.
   template <class Links>
-  bool put_chain_bounded(std::size_t size, unsigned shard, Number first, Number last, std::uint32_t count,
-                         std::uint32_t at_most, Links&& links) noexcept {
+  bool put_chain_bounded(std::size_t size, unsigned shard, Number first, Number last,
+                         std::uint32_t count, std::uint32_t at_most, Links&& links) noexcept {
     static_assert(kBounded);
     Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() + count > at_most) return false;
@@ -83,7 +88,8 @@ class SpanPool {
 
   /// put() for a chain linked from `first` to `last`.
   template <class Links>
-  void put_chain(std::size_t size, unsigned shard, Number first, Number last, Links&& links) noexcept {
+  void put_chain(std::size_t size, unsigned shard, Number first, Number last,
+                 Links&& links) noexcept {
     stack_of(size, shard).top.push_chain(index_of(first), index_of(last), by_index(links));
   }
 
@@ -93,7 +99,8 @@ class SpanPool {
     return pop(stack_of(size, shard), links);
   }
 
-  /// A span from the other shards' stacks of this size, the next shard first; kNone when each was empty.
+  /// A span from the other shards' stacks of this size, the next shard first;
+  /// kNone when each was empty.
   template <class Links>
   Number get_from_other_shard(std::size_t size, unsigned shard, Links&& links) noexcept {
     const unsigned count = shards();
@@ -105,8 +112,8 @@ class SpanPool {
     return Number::kNone;
   }
 
-  /// Takes one stack's whole chain and returns its first span (kNone: empty); the caller then has every span
-  /// of it. A bounded pool goes on counting them, for a caller that puts them back.
+  /// Takes one stack's whole chain and returns its first span (kNone: empty); the caller then has
+  /// every span of it. A bounded pool goes on counting them, for a caller that puts them back.
   Number take_all(std::size_t size, unsigned shard) noexcept {
     return Number{stack_of(size, shard).top.take_all()};
   }

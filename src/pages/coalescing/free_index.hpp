@@ -1,19 +1,23 @@
-// Tells where free blocks of each size class begin: bitmaps over units, 64 to a word, with summaries above.
+// Tells where free blocks of each size class begin: bitmaps over units, 64 to a
+// word, with summaries above.
 //
-// Level 0 has a bit for every unit and list (a list is a size class, of dirty or of clean blocks). A bit of
-// level l + 1 says that a word of level l may have bits set. The words of all lists for the same 64 units lie
-// side by side, so that a small range touches few pages even with many lists. `lists_` says which lists may
-// have bits.
+// Level 0 has a bit for every unit and list (a list is a size class, of dirty or of clean blocks).
+// A bit of level l + 1 says that a word of level l may have bits set. The words of all lists for
+// the same 64 units lie side by side, so that a small range touches few pages even with many lists.
+// `lists_` says which lists may have bits.
 //
 // Rules:
-//   (1) A level-0 bit is set and cleared only by the owner of the block that begins there (its header is
+//   (1) A level-0 bit is set and cleared only by the owner of the block that begins there (its
+//   header is
 //       kBusy). So a bit of a block at rest is exact: set if and only if the header says kFree.
-//   (2) insert() sets bits of the summaries from below to above, each where it reads 0. A search that found
-//       the word below empty clears them. Insert writes below and then reads above; a clearing writes above,
-//       then reads below and repairs. These accesses are sequentially consistent, so one of the two sees the
-//       other, and in the end the bit is set. Between a clearing and its repair a block may be impossible to
-//       find though insert() has returned. So a clearing takes place under a hold (hold_registry.hpp), and a
-//       thread waits for its end before it reports "out of memory".
+//   (2) insert() sets bits of the summaries from below to above, each where it reads 0. A search
+//   that found
+//       the word below empty clears them. Insert writes below and then reads above; a clearing
+//       writes above, then reads below and repairs. These accesses are sequentially consistent, so
+//       one of the two sees the other, and in the end the bit is set. Between a clearing and its
+//       repair a block may be impossible to find though insert() has returned. So a clearing takes
+//       place under a hold (hold_registry.hpp), and a thread waits for its end before it reports
+//       "out of memory".
 // So without holds a search from the top finds every free block.
 #pragma once
 
@@ -27,8 +31,8 @@
 
 namespace spanalloc::coalescing {
 
-/// kFanBits: log2 of the bits that are used of each word. Fewer than 6 make many levels of few units: for
-/// models.
+/// kFanBits: log2 of the bits that are used of each word. Fewer than 6 make many levels
+/// of few units: for models.
 template <unsigned kFanBits = 6>
 class FreeIndex {
  public:
@@ -55,21 +59,22 @@ class FreeIndex {
     return units * kLists * sizeof(Word);
   }
 
-  /// Where a level's entries stand. An entry is the words of all lists for kFan units of the level. From
-  /// `offset` bytes on, 2^`entry_bits` entries at a time stand side by side; each such group begins
-  /// `block_words` words behind the one before.
+  /// Where a level's entries stand. An entry is the words of all lists for kFan units of the level.
+  /// From `offset` bytes on, 2^`entry_bits` entries at a time stand side by side; each such group
+  /// begins `block_words` words behind the one before.
   struct LevelPlace {
     std::size_t offset = 0;
     std::size_t block_words = kLists;
     unsigned entry_bits = 0;
   };
 
-  /// For at most `capacity` units, none at first. attach_level() gives the memory of its levels_for(capacity)
-  /// levels: zeroed, aligned to 8. Entries of units at or behind the limit are not touched.
+  /// For at most `capacity` units, none at first. attach_level() gives the memory of its
+  /// levels_for(capacity) levels: zeroed, aligned to 8. Entries of units at or behind
+  /// the limit are not touched.
   void attach(std::size_t capacity) { top_ = levels_for(capacity) - 1; }
   void attach_level(unsigned level, void* memory, LevelPlace place = {}) {
-    levels_[level] = {reinterpret_cast<Word*>(static_cast<char*>(memory) + place.offset), place.block_words,
-                      place.entry_bits};
+    levels_[level] = {reinterpret_cast<Word*>(static_cast<char*>(memory) + place.offset),
+                      place.block_words, place.entry_bits};
   }
 
   /// Called by the thread that extends the range, before it inserts a new unit.
@@ -81,7 +86,8 @@ class FreeIndex {
     announce(1, list, unit >> kFanBits);
   }
 
-  /// Makes a block that has been inserted findable again, if a search that was cut short has hidden it.
+  /// Makes a block that has been inserted findable again, if a search that was
+  /// cut short has hidden it.
   void show(unsigned list, std::size_t unit) { announce(1, list, unit >> kFanBits); }
 
   /// By the owner of the block, after it was claimed.
@@ -92,8 +98,9 @@ class FreeIndex {
     for (unsigned list = 0; list < kLists; ++list) erase(list, unit);
   }
 
-  /// The lowest unit from `from` on at which a block of `list` may begin, or kNone. Clearings take `hold`.
-  /// Reads only words of units in some list, or in the group of `from`: others may have none.
+  /// The lowest unit from `from` on at which a block of `list` may begin, or kNone.
+  /// Clearings take `hold`. Reads only words of units in some list, or in the group of
+  /// `from`: others may have none.
   template <class Hold>
   std::size_t find(unsigned list, std::size_t from, Hold& hold) {
     const std::size_t limit = limit_.load_seq_cst();
@@ -144,9 +151,9 @@ class FreeIndex {
     return end;
   }
 
-  /// After a search from 0 has found nothing in `list`: others need not search it. (A thread that inserts
-  /// behind the limit read here has set another limit before, and reads the list's bit after. So either it
-  /// sees the bit cleared, or the new limit is seen here.)
+  /// After a search from 0 has found nothing in `list`: others need not search it. (A thread that
+  /// inserts behind the limit read here has set another limit before, and reads the list's bit
+  /// after. So either it sees the bit cleared, or the new limit is seen here.)
   template <class Hold>
   void clear_list(unsigned list, Hold& hold) {
     const std::size_t limit = limit_.load_seq_cst();
@@ -165,7 +172,9 @@ class FreeIndex {
     unsigned entry_bits = 0;
   };
   static constexpr std::size_t words_over(std::size_t bits) { return (bits + kFan - 1) / kFan; }
-  static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kFan); }
+  static constexpr std::uint64_t bit(std::size_t position) {
+    return std::uint64_t{1} << (position % kFan);
+  }
   static constexpr std::uint64_t list_bit(unsigned list) { return std::uint64_t{1} << (list % 64); }
 
   Word& word(unsigned level, unsigned list, std::size_t position) const {
@@ -174,8 +183,8 @@ class FreeIndex {
     const std::size_t in_block = entry & ((std::size_t{1} << at.entry_bits) - 1);
     return at.words[(entry >> at.entry_bits) * at.block_words + in_block * kLists + list];
   }
-  // The level of which one word stands for all units: a search begins there. Nothing looks at the levels
-  // above, so their bits may say too much until the range reaches so far.
+  // The level of which one word stands for all units: a search begins there. Nothing looks at the
+  // levels above, so their bits may say too much until the range reaches so far.
   unsigned top_over(std::size_t limit) const {
     unsigned level = 0;
     for (std::size_t words = words_over(limit); words > 1; words = words_over(words)) ++level;

@@ -1,17 +1,20 @@
-// Counts the holds on free memory: a call that is about to report "out of memory" must know of them.
+// Counts the holds on free memory: a call that is about to report "out of
+// memory" must know of them.
 //
-// An operation takes a *hold* before it takes a block away from the free ones for a while (to split it, to
-// merge it, to purge it) or makes free blocks hard to find for a moment. It ends the hold when everything is
-// findable again. The size of a held block says nothing: a thread that frees a block beside it leaves the
-// merge to the holder, and the merged block may have any size.
+// An operation takes a *hold* before it takes a block away from the free ones for a while (to split
+// it, to merge it, to purge it) or makes free blocks hard to find for a moment. It ends the hold
+// when everything is findable again. The size of a held block says nothing: a thread that frees a
+// block beside it leaves the merge to the holder, and the merged block may have any size.
 //
-// A word of the registry is {completed:32, held:32}, one for each shard; a hold adds 1, its end adds 2^32 -
-// 1. Shards only spread the cache-line traffic. Any shard will do: so the caller's stack address chooses it,
-// and no thread identity is needed.
+// A word of the registry is {completed:32, held:32}, one for each shard; a hold
+// adds 1, its end adds 2^32 -
+// 1. Shards only spread the cache-line traffic. Any shard will do: so the caller's stack address
+// chooses it, and no thread identity is needed.
 //
-// quiet_between(): if the words, read at t1, have no holds, and are unchanged when read again at t2, then no
-// hold existed at any instant between the last read of t1 and the first read of t2: a hold would have changed
-// its word between the two readings. (2^32 holds on one word between two readings could hide themselves.)
+// quiet_between(): if the words, read at t1, have no holds, and are unchanged when read again at
+// t2, then no hold existed at any instant between the last read of t1 and the first read of t2: a
+// hold would have changed its word between the two readings. (2^32 holds on one word between two
+// readings could hide themselves.)
 #pragma once
 
 #include <cstdint>
@@ -27,7 +30,8 @@ class HoldRegistry {
  public:
   /// All words as of one reading.
   struct Reading {
-    std::uint64_t completed = 0;  // sum over the words; each only grows, so equal sums mean equal words
+    // Sum over the words; each only grows, so equal sums mean equal words
+    std::uint64_t completed = 0;
     bool held = false;
   };
 

@@ -1,35 +1,39 @@
-// The coalescing manager: allocates by splitting blocks and frees by merging them, both lock-free. (A block
-// here is a run of units, see mapper.hpp.)
+// The coalescing manager: allocates by splitting blocks and frees by merging them, both lock-free.
+// (A block here is a run of units, see mapper.hpp.)
 //
 //   allocate   claims a block from the controller, cuts off what is not needed, publishes the rest
-//   free       merges the block with free neighbours, publishes it, then looks at the neighbours again
+//   free       merges the block with free neighbours, publishes it, then looks at the neighbours
+//              again
 //   grow       claims the next block, publishes what is not needed of it
 //   shrink     publishes the tail
 //
-// The paper's deallocation (Leite & Rocha, ISMM'19, Listings 3 to 6) merges first and publishes then; two
-// neighbours freed at the same time can miss each other for good (its section 4.4). Here every publication is
-// followed by another look at both neighbours (merge_again()):
+// The paper's deallocation (Leite & Rocha, ISMM'19, Listings 3 to 6) merges first and publishes
+// then; two neighbours freed at the same time can miss each other for good (its section 4.4). Here
+// every publication is followed by another look at both neighbours (merge_again()):
 //
-//   At rest no two neighbouring blocks are free. Proof: let X and Y be free neighbours, and no operation in
-//   flight. Each was published by a store of its header, and then its publisher read the other's words. All
-//   these accesses are sequentially consistent, so the publisher whose store came second saw the other block
-//   free, and tried to merge. X and Y are not one block, so one of its claims failed, because another thread
-//   held X or Y. A thread that holds a block either hands it out (then it is not free) or publishes it again
-//   and looks again. After the last such publication of X or Y nobody else holds either, and that look merges
-//   them, which contradicts the assumption.
+//   At rest no two neighbouring blocks are free. Proof: let X and Y be free neighbours, and no
+//   operation in flight. Each was published by a store of its header, and then its publisher read
+//   the other's words. All these accesses are sequentially consistent, so the publisher whose store
+//   came second saw the other block free, and tried to merge. X and Y are not one block, so one of
+//   its claims failed, because another thread held X or Y. A thread that holds a block either hands
+//   it out (then it is not free) or publishes it again and looks again. After the last such
+//   publication of X or Y nobody else holds either, and that look merges them, which contradicts
+//   the assumption.
 //
-//   Merging is lock-free: a merge claims the lower block first. Of all threads that hold a block and want the
-//   next one, only an allocation can stop the one at the highest address, and an allocation is progress. When
-//   that thread gives its block back it looks again, as every thread below it does.
+//   Merging is lock-free: a merge claims the lower block first. Of all threads that hold a block
+//   and want the next one, only an allocation can stop the one at the highest address, and an
+//   allocation is progress. When that thread gives its block back it looks again, as every thread
+//   below it does.
 //
-// allocate() reports "out of memory" only if at some instant during the call no free block was large enough.
-// Blocks that others hold in the middle of an operation count as free: allocate() reads the registry of
-// holds, searches every block, and reads the registry again. If both readings are equal and without holds, no
-// block was claimed between them; each block that was free at the beginning was found, and was too small. Two
-// free neighbours can have stood unmerged at the beginning only if the publisher of the second had not looked
-// again yet; its call was still in flight, and counts as coming after. So at the beginning there was no room.
-// If the readings differ, some operation has made progress or is being waited for. Every round searches
-// again, so a call never waits while there is memory that it can have.
+// allocate() reports "out of memory" only if at some instant during the call no free block was
+// large enough. Blocks that others hold in the middle of an operation count as free: allocate()
+// reads the registry of holds, searches every block, and reads the registry again. If both readings
+// are equal and without holds, no block was claimed between them; each block that was free at the
+// beginning was found, and was too small. Two free neighbours can have stood unmerged at the
+// beginning only if the publisher of the second had not looked again yet; its call was still in
+// flight, and counts as coming after. So at the beginning there was no room. If the readings
+// differ, some operation has made progress or is being waited for. Every round searches again, so a
+// call never waits while there is memory that it can have.
 #pragma once
 
 #include <cstddef>
@@ -56,15 +60,15 @@ struct Allocation {
 /// What a manager needs from its owner.
 template <class E>
 concept ManagerEnvironment = requires(E& environment, Block block) {
-  // Called between two searches for memory that others hold. False: they will never let go of it, because
-  // this is a fork's child, in which they do not exist, and which has not recovered yet.
+  // Called between two searches for memory that others hold. False: they will never let go of it,
+  // because this is a fork's child, in which they do not exist, and which has not recovered yet.
   { environment.pause() } -> std::same_as<bool>;
   // Purges units: their bytes are zero then. False: they keep their bytes.
   { environment.purge(block) } -> std::same_as<bool>;
 };
 
-/// Thread-safe throughout; never destroyed. attach() gives it its metadata. `kExtraSets`: sets of units that
-/// the owner keeps beside the manager's, see extra_set().
+/// Thread-safe throughout; never destroyed. attach() gives it its metadata. `kExtraSets`: sets of
+/// units that the owner keeps beside the manager's, see extra_set().
 template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kFanBits = 6,
           unsigned kExtraSets = 0>
 class CoalescingManager {
@@ -76,7 +80,7 @@ class CoalescingManager {
   constexpr explicit CoalescingManager(Environment& environment)
       : environment_(environment), controller_(mapper_) {}
 
-  // --- Metadata --------------------------------------------------------------------------------------------
+  // --- Metadata ----------------------------------------------------------------------------------
   //
   // A few tables, each growing with the range: see MetadataTables.
 
@@ -101,7 +105,8 @@ class CoalescingManager {
     attach_tables(tables, capacity, origin);
   }
   /// Like attach(), with each table in a place of its own.
-  void attach_tables(void* const (&tables)[Tables::kCount], std::size_t capacity, std::size_t origin) {
+  void attach_tables(void* const (&tables)[Tables::kCount], std::size_t capacity,
+                     std::size_t origin) {
     controller_.attach(capacity, origin);
     for (unsigned level = 0; level < Index::levels_for(capacity); ++level) {
       controller_.index().attach_level(level, tables[Tables::table_of_level(level)],
@@ -126,7 +131,7 @@ class CoalescingManager {
   UnitSet& extra_set(unsigned which) { return extra_[which]; }
   const UnitSet& extra_set(unsigned which) const { return extra_[which]; }
 
-  // --- The range -------------------------------------------------------------------------------------------
+  // --- The range ---------------------------------------------------------------------------------
 
   /// Adds `units` free units behind the last one. One caller at a time. False: beyond the capacity.
   SPANALLOC_COLD bool extend(std::size_t units, bool zero) {
@@ -152,7 +157,9 @@ class CoalescingManager {
   /// Units of all free blocks. A hint; costs a look at every block.
   std::size_t free_units() const {
     std::size_t units = 0;
-    walk([&](Block block, BlockState state, bool) { units += state == BlockState::kFree ? block.size : 0; });
+    walk([&](Block block, BlockState state, bool) {
+      units += state == BlockState::kFree ? block.size : 0;
+    });
     return units;
   }
 
@@ -161,23 +168,25 @@ class CoalescingManager {
     if (const Block before = mapper_.block_before(block.first); is_free(before)) {
       block = {before.first, before.size + block.size};
     }
-    if (const Block behind = mapper_.block_at(block.end()); is_free(behind)) block.size += behind.size;
+    if (const Block behind = mapper_.block_at(block.end()); is_free(behind))
+      block.size += behind.size;
     return block;
   }
 
-  // --- Blocks ----------------------------------------------------------------------------------------------
+  // --- Blocks ------------------------------------------------------------------------------------
 
-  /// Allocates `size` units at a multiple of `alignment` units (a power of two). No block: at some instant
-  /// during the call there was no room.
-  Allocation allocate(std::size_t size, std::size_t alignment = 1, Reuse reuse = Reuse::kDirtyFirst) {
+  /// Allocates `size` units at a multiple of `alignment` units (a power of two). No block: at some
+  /// instant during the call there was no room.
+  Allocation allocate(std::size_t size, std::size_t alignment = 1,
+                      Reuse reuse = Reuse::kDirtyFirst) {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
     Claimed taken = controller_.take(size, alignment, Search::kQuick, hold, reuse);
     if (!taken && reuse != Reuse::kDirtyOnly) taken = take_or_prove_absence(size, alignment, hold);
     return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
-  /// For a caller that can get memory elsewhere. No block: there is none, or others hold it, or the search
-  /// has not gone far enough. Never waits.
+  /// For a caller that can get memory elsewhere. No block: there is none, or others hold it, or the
+  /// search has not gone far enough. Never waits.
   Allocation try_allocate(std::size_t size, std::size_t alignment, Reuse reuse,
                           Search search = Search::kQuick) {
     if (!is_possible(size, alignment)) return {};
@@ -186,8 +195,8 @@ class CoalescingManager {
     return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
 
-  /// Like try_allocate(), from the free block at the range's end, if large enough: what extend() has just
-  /// added.
+  /// Like try_allocate(), from the free block at the range's end, if large enough: what
+  /// extend() has just added.
   Allocation try_allocate_last(std::size_t size, std::size_t alignment) {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
@@ -208,8 +217,8 @@ class CoalescingManager {
     return word.is(BlockState::kUsed) ? word.size() : 0;
   }
 
-  /// Frees the block handed out at `first`. `zero`: every byte of it is known to be zero. False: there is no
-  /// such block, and nothing has changed.
+  /// Frees the block handed out at `first`. `zero`: every byte of it is known to be zero. False:
+  /// there is no such block, and nothing has changed.
   bool free(std::size_t first, bool zero = false) {
     if (first >= mapper_.limit()) return false;
     BlockWord word = mapper_.load(first);
@@ -224,8 +233,8 @@ class CoalescingManager {
     return true;
   }
 
-  /// Makes the block handed out at `first` `size` units large where it stands. False: its neighbour is not
-  /// free or too small, and nothing has changed.
+  /// Makes the block handed out at `first` `size` units large where it stands. False: its neighbour
+  /// is not free or too small, and nothing has changed.
   struct Grown {
     bool done = false;
     bool zero = true;  ///< every byte that it has gained is known to be zero
@@ -250,8 +259,8 @@ class CoalescingManager {
     return {true, zero};
   }
 
-  /// Frees what the block at `first` has beyond `size` units. `zero`: every byte of that is known to be zero.
-  /// False: there is no such block, or it is smaller.
+  /// Frees what the block at `first` has beyond `size` units. `zero`: every byte of that is known
+  /// to be zero. False: there is no such block, or it is smaller.
   bool shrink(std::size_t first, std::size_t size, bool zero = false) {
     const std::size_t old = size_of(first);
     if (size == 0 || old < size) return false;
@@ -266,8 +275,8 @@ class CoalescingManager {
     return true;
   }
 
-  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the rest. False:
-  /// there is no such block, or it is not larger.
+  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the
+  /// rest. False: there is no such block, or it is not larger.
   bool split(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
     if (size == 0 || old <= size) return false;
@@ -276,8 +285,8 @@ class CoalescingManager {
     return true;
   }
 
-  /// Purges dirty free units, at most `at_most`; with `only_aged` only those that have been free since before
-  /// the last age(). Returns how many units became clean.
+  /// Purges dirty free units, at most `at_most`; with `only_aged` only those that have been free
+  /// since before the last age(). Returns how many units became clean.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     std::size_t purged = 0;
     for_dirty_blocks([&](Block block) {
@@ -290,7 +299,8 @@ class CoalescingManager {
   std::size_t purge_largest(std::size_t at_most) {
     std::size_t purged = 0;
     const unsigned smallest = Index::list_of(1, true);
-    for (unsigned list = Index::list_of(SIZE_MAX, true) + 1; list-- > smallest && purged < at_most;) {
+    for (unsigned list = Index::list_of(SIZE_MAX, true) + 1;
+         list-- > smallest && purged < at_most;) {
       if (controller_.index().next_list(list, list + 1) != list) continue;
       for_dirty_blocks(list, [&](Block block) {
         purged += purge_block(block, false, at_most - purged);
@@ -304,7 +314,8 @@ class CoalescingManager {
     std::size_t dirty = 0;
     for_dirty_blocks([&](Block block) {
       // If somebody claims the block meanwhile, some units are purged an epoch too early.
-      for (Block run = dirty_.next_run(block, block.first); run; run = dirty_.next_run(block, run.end())) {
+      for (Block run = dirty_.next_run(block, block.first); run;
+           run = dirty_.next_run(block, run.end())) {
         aged_.insert(run);
         dirty += run.size;
       }
@@ -313,8 +324,8 @@ class CoalescingManager {
     return dirty;
   }
 
-  /// Claims every free block that it can find, and calls visit(block). True: the block is in use from then
-  /// on. False: it is published again. For taking memory out of the range for a while.
+  /// Claims every free block that it can find, and calls visit(block). True: the block is in use
+  /// from then on. False: it is published again. For taking memory out of the range for a while.
   template <class Visit>
   SPANALLOC_COLD void take_all(Visit visit) {
     Index& index = controller_.index();
@@ -334,9 +345,9 @@ class CoalescingManager {
     }
   }
 
-  /// Calls visit(block, state, dirty) for blocks in address order: not a snapshot. Visits each block once
-  /// that stands unchanged throughout the call. A block that comes, goes, is split or merged meanwhile may be
-  /// seen in any of its states, in part, or not at all.
+  /// Calls visit(block, state, dirty) for blocks in address order: not a snapshot. Visits each
+  /// block once that stands unchanged throughout the call. A block that comes, goes, is split or
+  /// merged meanwhile may be seen in any of its states, in part, or not at all.
   template <class Visit>
   void walk(Visit visit) const {
     for (std::size_t unit = 0; unit < mapper_.limit();) {
@@ -351,16 +362,18 @@ class CoalescingManager {
     }
   }
 
-  /// Whether some thread has claimed or hidden a block, and not let it go yet. In a fork's child, outside of
-  /// calls: whether recover_after_fork() has anything to do.
+  /// Whether some thread has claimed or hidden a block, and not let it go yet. In a fork's child,
+  /// outside of calls: whether recover_after_fork() has anything to do.
   bool someone_holds() const { return registry_.read().held; }
 
-  /// The holds up to now. A quick search between two equal readings has missed no block because of a hold.
+  /// The holds up to now. A quick search between two equal readings has missed no
+  /// block because of a hold.
   typename Registry::Reading holds() const { return registry_.read(); }
 
-  /// In a fork's child, whose only thread is in no other call. Frees every block that vanished threads had
-  /// claimed, whatever they were about to do with it; it counts as dirty. Makes free blocks findable again
-  /// that the index has hidden. keep(block), true for such a claimed block: it is in use.
+  /// In a fork's child, whose only thread is in no other call. Frees every block that vanished
+  /// threads had claimed, whatever they were about to do with it; it counts as dirty. Makes
+  /// free blocks findable again that the index has hidden. keep(block), true for such a
+  /// claimed block: it is in use.
   template <class Keep>
   SPANALLOC_COLD void recover_after_fork(Keep keep) {
     registry_.reset();
@@ -370,7 +383,8 @@ class CoalescingManager {
       if (word.is(BlockState::kUsed)) {
         unit += word.size();
       } else if (word.is(BlockState::kFree) && !is_unused(unit + word.size())) {
-        // At rest, and its bit is exact (free_index.hpp, (1)), but a vanished thread may have hidden it.
+        // At rest, and its bit is exact (free_index.hpp, (1)), but a vanished
+        // thread may have hidden it.
         controller_.index().show(Index::list_of(word.size(), word.dirty()), unit);
         unit += word.size();
       } else {
@@ -405,9 +419,9 @@ class CoalescingManager {
     return unit < mapper_.limit() && !mapper_.load(unit).is(BlockState::kUsed);
   }
 
-  // In a fork's child: makes one free block of all from `unit` up to the next block in use, or to be kept. If
-  // they were published one by one, each would merge with the free ones behind it, and the words there would
-  // no longer be headers. Returns where to continue.
+  // In a fork's child: makes one free block of all from `unit` up to the next block in use, or to
+  // be kept. If they were published one by one, each would merge with the free ones behind it, and
+  // the words there would no longer be headers. Returns where to continue.
   template <class Keep>
   SPANALLOC_COLD std::size_t free_unused_run(std::size_t unit, Keep keep, Guard& hold) {
     Block whole{unit, 0};
@@ -430,7 +444,8 @@ class CoalescingManager {
   // Takes the block at `unit`, which is not in use, out of the index, and claims it.
   Block forget_block(std::size_t unit) {
     const BlockWord word = mapper_.load(unit);
-    // A footer where a header belongs is the last unit of a merge that was under way (see the mapper).
+    // A footer where a header belongs is the last unit of a merge that was
+    // under way (see the mapper).
     const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
     if (word.is(BlockState::kFree)) {
       controller_.index().erase(Index::list_of(block.size, word.dirty()), unit);
@@ -443,7 +458,8 @@ class CoalescingManager {
     return block;
   }
 
-  // By the owner of a block, before it publishes that: notes whether units are dirty, and that none has aged.
+  // By the owner of a block, before it publishes that: notes whether units are
+  // dirty, and that none has aged.
   void note_contents(Block block, bool dirty) {
     if (dirty) {
       dirty_.insert(block);
@@ -465,12 +481,14 @@ class CoalescingManager {
     }
   }
 
-  // By the block's owner. A very large block counts as dirty unseen: the search would not be worth it.
+  // By the block's owner. A very large block counts as dirty unseen: the
+  // search would not be worth it.
   bool may_be_dirty(Block block) const { return block.size > kWorthLooking || dirty_.any(block); }
 
-  // Cuts the wanted units out of a claimed block, and publishes what is before and behind them. Writes the
-  // new headers before it makes the old block shorter (mapper.hpp, (3)).
-  Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse, Guard& hold) {
+  // Cuts the wanted units out of a claimed block, and publishes what is before and behind them.
+  // Writes the new headers before it makes the old block shorter (mapper.hpp, (3)).
+  Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse,
+                   Guard& hold) {
     const Block mine{place_in(taken, size, alignment, reuse), size};
     const Block front{taken.block.first, mine.first - taken.block.first};
     const Block rest{mine.end(), taken.block.end() - mine.end()};
@@ -489,9 +507,9 @@ class CoalescingManager {
     return {mine, zero};
   }
 
-  // Where carve() cuts the wanted units out: at the first fitting unit. But if the block has clean and dirty
-  // units and dirty memory is wanted: at its first dirty units, if these are near enough to look for (64
-  // units a word).
+  // Where carve() cuts the wanted units out: at the first fitting unit. But if the block has clean
+  // and dirty units and dirty memory is wanted: at its first dirty units, if these are near enough
+  // to look for (64 units a word).
   std::size_t place_in(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse) const {
     const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
     if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
@@ -503,7 +521,8 @@ class CoalescingManager {
     return min_of(place + size <= first_dirty ? place + alignment : place, highest);
   }
 
-  // The paper's coalescing: claims the neighbours that are free now. It only saves a second publication.
+  // The paper's coalescing: claims the neighbours that are free now. It only
+  // saves a second publication.
   Claimed absorb_neighbours(Claimed own, Guard& hold) {
     if (const Claimed before = controller_.remove(mapper_.block_before(own.block.first), hold)) {
       SPANALLOC_ASSERT(before.block.end() == own.block.first);
@@ -524,8 +543,8 @@ class CoalescingManager {
     merge_again(block.first, hold);
   }
 
-  // The look after a publication. Ends when the block at `first` has no free neighbour, or has been claimed:
-  // then the claimant hands it out, or looks again itself.
+  // The look after a publication. Ends when the block at `first` has no free neighbour, or has been
+  // claimed: then the claimant hands it out, or looks again itself.
   void merge_again(std::size_t first, Guard& hold) {
     for (;;) {
       const BlockWord word = mapper_.load(first);
@@ -548,8 +567,9 @@ class CoalescingManager {
     return word.is(BlockState::kFree) && word.size() == block.size;
   }
 
-  // Merges two neighbours if both can be claimed, the lower one first. Returns where to look next: at the
-  // merged block; at the lower one if it was claimed in vain (its neighbours may rely on us); or at `first`.
+  // Merges two neighbours if both can be claimed, the lower one first. Returns where to look
+  // next: at the merged block; at the lower one if it was claimed in vain (its neighbours may
+  // rely on us); or at `first`.
   std::size_t merge(Block lower, Block upper, Guard& hold, std::size_t first) {
     const Claimed low = controller_.remove(lower, hold);
     if (!low) return first;
@@ -563,12 +583,14 @@ class CoalescingManager {
     return lower.first;
   }
 
-  // Calls visit(block) until it returns false, for every dirty free block that stays so during the call.
+  // Calls visit(block) until it returns false, for every dirty free block that
+  // stays so during the call.
   template <class Visit>
   void for_dirty_blocks(Visit visit) {
     Index& index = controller_.index();
     const unsigned end = Index::list_of(SIZE_MAX, true) + 1;
-    for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end; ++list) {
+    for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end;
+         ++list) {
       if (!for_dirty_blocks(list, visit)) return;
     }
   }
@@ -581,7 +603,8 @@ class CoalescingManager {
          unit = index.find(list, unit + 1, hold)) {
       hold.end();
       const BlockWord word = mapper_.load(unit);
-      if (word.is(BlockState::kFree) && word.dirty() && !visit(Block{unit, word.size()})) return false;
+      if (word.is(BlockState::kFree) && word.dirty() && !visit(Block{unit, word.size()}))
+        return false;
     }
     return true;
   }

@@ -1,31 +1,38 @@
-// The mapper: the physical layout of memory in blocks, one word a unit (Leite & Rocha, ISMM'19, section 4.1).
+// The mapper: the physical layout of memory in blocks, one word a unit (Leite &
+// Rocha, ISMM'19, section 4.1).
 //
-// A block is a run of units. The word of its first unit is its header, the word of its last unit its footer.
-// So a block finds the blocks before and behind it without touching the memory itself. A block of one unit
-// has a header only: a thread that looks for a footer there reads the header, and its size of 1.
+// A block is a run of units. The word of its first unit is its header, the word of its last unit
+// its footer. So a block finds the blocks before and behind it without touching the memory
+// itself. A block of one unit has a header only: a thread that looks for a footer there reads the
+// header, and its size of 1.
 //
 // States of a header, and who may write the words of the block's units:
 //   kUsed   handed out. Its owner, in a call of the manager
-//   kFree   at rest in the controller. Nobody; but anybody may claim it by turning this word into kBusy
-//   kBusy   claimed, or not yet given to the controller. Only the thread that made it so, until it writes
-//           kUsed or kFree
+//   kFree   at rest in the controller. Nobody; but anybody may claim it by turning this word into
+//           kBusy
+//   kBusy   claimed, or not yet given to the controller. Only the thread that made it so, until it
+//           writes kUsed or kFree
 //
-// Invariants. Two managers use the mapper: (2) to (4) hold for the one that ships (manager.hpp). The paper's
-// (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes a block shorter before
-// it writes the rest's header.
-//   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger one only
-//       after it was claimed (its header says kBusy), and a part cut off a block gets a header of its own
-//       before anybody else can learn of it.
-//   (2) So a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a free block. A
-//       claim is a compare-and-swap that expects exactly this word. It has no ABA problem: the claimant needs
-//       nothing to be true but what it checks.
-//   (3) Read from the first unit on, each header telling where the next one stands, the words tile the range
-//       at every instant. A thread that cuts a block writes the new headers inside it before it makes the
-//       first one shorter; a thread that merges writes only the first one, longer. (A walk and a fork's child
-//       need this.)
-//   (4) A free block's footer was written before its header said kFree. A footer that is not the last word
-//       of a free block may be stale. It is believed only if the header that it leads to says kFree with the
-//       footer's size; by (2) that block then ends where the footer stands.
+// Invariants. Two managers use the mapper: (2) to (4) hold for the one that ships (manager.hpp).
+// The paper's (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes
+// a block shorter before it writes the rest's header.
+//   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger
+//   one only
+//       after it was claimed (its header says kBusy), and a part cut off a block gets a header of
+//       its own before anybody else can learn of it.
+//   (2) So a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a
+//   free block. A
+//       claim is a compare-and-swap that expects exactly this word. It has no ABA problem: the
+//       claimant needs nothing to be true but what it checks.
+//   (3) Read from the first unit on, each header telling where the next one stands, the words tile
+//   the range
+//       at every instant. A thread that cuts a block writes the new headers inside it before it
+//       makes the first one shorter; a thread that merges writes only the first one, longer. (A
+//       walk and a fork's child need this.)
+//   (4) A free block's footer was written before its header said kFree. A footer that is not the
+//   last word
+//       of a free block may be stale. It is believed only if the header that it leads to says kFree
+//       with the footer's size; by (2) that block then ends where the footer stands.
 #pragma once
 
 #include <concepts>
@@ -82,30 +89,33 @@ class BlockWord {
 
 /// What the manager and the controllers need of a mapper.
 template <class M>
-concept BlockMapper = requires(M mapper, const M constant, std::size_t unit, BlockWord word, Block block) {
-  // How many units there are now; never shrinks.
-  { constant.limit() } -> std::same_as<std::size_t>;
-  { constant.load(unit) } -> std::same_as<BlockWord>;
-  mapper.store(unit, word);
-  // Replaces header `word` by `desired`; on failure `word` is what was found.
-  { mapper.exchange_if(unit, word, word) } -> std::same_as<bool>;
-  // Guesses at the block that ends before a unit, and the one that begins at it; none at the range's ends.
-  { constant.block_before(unit) } -> std::same_as<Block>;
-  { constant.block_at(unit) } -> std::same_as<Block>;
-};
+concept BlockMapper =
+    requires(M mapper, const M constant, std::size_t unit, BlockWord word, Block block) {
+      // How many units there are now; never shrinks.
+      { constant.limit() } -> std::same_as<std::size_t>;
+      { constant.load(unit) } -> std::same_as<BlockWord>;
+      mapper.store(unit, word);
+      // Replaces header `word` by `desired`; on failure `word` is what was found.
+      { mapper.exchange_if(unit, word, word) } -> std::same_as<bool>;
+      // Guesses at the block that ends before a unit, and the one that begins at it;
+      // none at the range's ends.
+      { constant.block_before(unit) } -> std::same_as<Block>;
+      { constant.block_at(unit) } -> std::same_as<Block>;
+    };
 
 /// A mapper over an array of words, one a unit; touches words only where blocks begin and end.
 ///
-/// Every access is sequentially consistent. Two neighbours that are freed at the same time each write their
-/// own words and then read the other's ("publish, then look"). At least one must see the other, which acquire
-/// and release alone do not ensure (store buffering). Footers take part: the later neighbour finds the
-/// earlier by one.
+/// Every access is sequentially consistent. Two neighbours that are freed at the same time each
+/// write their own words and then read the other's ("publish, then look"). At least one must see
+/// the other, which acquire and release alone do not ensure (store buffering). Footers take part:
+/// the later neighbour finds the earlier by one.
 class WordMapper {
  public:
   static constexpr std::size_t bytes_for(std::size_t units) { return units * sizeof(Word); }
 
-  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. If the words share
-  /// their memory with others, each row of `row_words` has `before` others, then 64 of the mapper's.
+  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. If
+  /// the words share their memory with others, each row of `row_words` has `before` others,
+  /// then 64 of the mapper's.
   void attach(void* words, std::size_t limit, std::size_t before = 0, std::size_t row_words = 64) {
     words_ = static_cast<Word*>(words) + before;
     beside_ = row_words - 64;
@@ -131,7 +141,9 @@ class WordMapper {
     const std::size_t size = last.is(BlockState::kFooter) ? last.size() : 1;
     return size <= unit ? Block{unit - size, size} : Block{};
   }
-  Block block_at(std::size_t unit) const { return unit < limit() ? Block{unit, load(unit).size()} : Block{}; }
+  Block block_at(std::size_t unit) const {
+    return unit < limit() ? Block{unit, load(unit).size()} : Block{};
+  }
 
  private:
   using Word = Atomic<std::uint64_t>;

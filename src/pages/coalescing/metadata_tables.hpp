@@ -1,12 +1,16 @@
-// A manager's metadata as tables that grow with its range: where each entry stands, and for which units.
+// A manager's metadata as tables that grow with its range: where each entry
+// stands, and for which units.
 //
-//   kUpper    the index's levels above 0. Those above 2 come first; they are small, and needed whole. Then
-//             comes, for each 64^3 units, the entry of level 2 and the 64 of level 1 below it
-//   kRows     a row for each 64 units: a word of each set, the index's entry of level 0, and the mapper's 64
-//             words, which are used together. (The last row has only the words of existing units.)
+//   kUpper    the index's levels above 0. Those above 2 come first; they are small, and needed
+//             whole. Then comes, for each 64^3 units, the entry of level 2 and the 64 of level 1
+//             below it
+//   kRows     a row for each 64 units: a word of each set, the index's entry of level 0, and the
+//             mapper's 64 words, which are used together. (The last row has only the words of
+//             existing units.)
 //
-// (64 is the index's fan. A range that needs fewer levels has no entries for others.) While there are `limit`
-// units, only the entries of units below are touched; the mapper reads one word more, behind the last block.
+// (64 is the index's fan. A range that needs fewer levels has no entries for others.) While
+// there are `limit` units, only the entries of units below are touched; the mapper reads one
+// word more, behind the last block.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +50,8 @@ struct MetadataTables {
     return bytes_above(2, capacity) + (seconds + firsts) * kEntryBytes;
   }
   /// The most units for which the first `bytes` of the table are enough.
-  static constexpr std::size_t units_within(unsigned table, std::size_t capacity, std::size_t bytes) {
+  static constexpr std::size_t units_within(unsigned table, std::size_t capacity,
+                                            std::size_t bytes) {
     if (table == kRows) return bytes / (kRowWords * 8) * kRowUnits;
     const std::size_t before = bytes_above(2, capacity);
     const std::size_t there = bytes < before ? 0 : (bytes - before) / kEntryBytes;
@@ -74,7 +79,9 @@ struct MetadataTables {
   // Units that an entry of level 1 covers.
   static constexpr std::size_t kUnitsOfFirst = Index::kFan * Index::kFan;
 
-  static constexpr std::size_t entries(std::size_t units, std::size_t of) { return (units + of - 1) / of; }
+  static constexpr std::size_t entries(std::size_t units, std::size_t of) {
+    return (units + of - 1) / of;
+  }
   static constexpr bool has_second(std::size_t capacity) { return Index::levels_for(capacity) > 2; }
   // Bytes of the levels above `level`.
   static constexpr std::size_t bytes_above(unsigned level, std::size_t capacity) {

@@ -1,7 +1,7 @@
 // Classes of block sizes, for the static controller's index.
 //
-// Sizes below kExact have a class each. Above, every doubling is cut into kSteps classes. A class holds the
-// sizes from its lower bound up to the next class's.
+// Sizes below kExact have a class each. Above, every doubling is cut into kSteps classes. A class
+// holds the sizes from its lower bound up to the next class's.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,10 @@ struct BlockClasses {
   static constexpr unsigned kStepBits = 2;
   static constexpr std::size_t kSteps = std::size_t{1} << kStepBits;
   static constexpr std::size_t kExact = 2 * kSteps;  // where the first doubling in steps begins
-  static constexpr unsigned kMaxSizeBits = 30;  // everything from 7/8 of 2^30 units on is in the last class
-  static constexpr unsigned kCount = static_cast<unsigned>(kExact + (kMaxSizeBits - kStepBits - 1) * kSteps);
+  // Everything from 7/8 of 2^30 units on is in the last class
+  static constexpr unsigned kMaxSizeBits = 30;
+  static constexpr unsigned kCount =
+      static_cast<unsigned>(kExact + (kMaxSizeBits - kStepBits - 1) * kSteps);
 
   /// The class that a block of `size` units belongs to; size > 0.
   static constexpr unsigned of(std::size_t size) {

@@ -1,14 +1,14 @@
 // The controller without nodes: a block is in it while its header says kFree.
 //
-// The paper's controller (Leite & Rocha, ISMM'19, Listing 1) is a search tree of nodes, which must be
-// allocated and reclaimed. Here the mapper's header words decide what is free, and bitmaps over the units
-// (free_index.hpp) say where to look. Nothing is allocated or reclaimed, and a claim has no ABA problem
-// (mapper.hpp, (2)).
+// The paper's controller (Leite & Rocha, ISMM'19, Listing 1) is a search tree of nodes, which must
+// be allocated and reclaimed. Here the mapper's header words decide what is free, and bitmaps over
+// the units (free_index.hpp) say where to look. Nothing is allocated or reclaimed, and a claim has
+// no ABA problem (mapper.hpp, (2)).
 //
-// Fit: of the lists that may hold a large enough block, the one with the smallest sizes; in it the lowest
-// address; dirty memory before clean, unless the caller wants it otherwise. In the first list, where sizes
-// differ by less than a quarter, a few blocks are looked at before larger sizes are. What is not used of a
-// block is split off, so a poor fit wastes nothing.
+// Fit: of the lists that may hold a large enough block, the one with the smallest sizes; in it the
+// lowest address; dirty memory before clean, unless the caller wants it otherwise. In the first
+// list, where sizes differ by less than a quarter, a few blocks are looked at before larger sizes
+// are. What is not used of a block is split off, so a poor fit wastes nothing.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,8 @@ class StaticController {
 
   Index& index() { return index_; }
 
-  /// Frees `block`, which the caller owns and must not use any more: the next owner may be another thread.
+  /// Frees `block`, which the caller owns and must not use any more: the next
+  /// owner may be another thread.
   void add(Block block, bool dirty) {
     SPANALLOC_ASSERT(block.size != 0 && block.end() <= mapper_.limit());
     index_.insert(Index::list_of(block.size, dirty), block.first);
@@ -75,12 +76,14 @@ class StaticController {
   }
 
  private:
-  // How many blocks of a list are looked at. In all lists but the first every block is large enough.
+  // How many blocks of a list are looked at. In all lists but the first
+  // every block is large enough.
   static constexpr unsigned kQuickTries = 8;
   static constexpr unsigned kThoroughTries = 64;
 
   template <class Hold>
-  Claimed take_from(unsigned list, std::size_t size, std::size_t alignment, Search search, Hold& hold) {
+  Claimed take_from(unsigned list, std::size_t size, std::size_t alignment, Search search,
+                    Hold& hold) {
     std::size_t unit = index_.find(list, 0, hold);
     if (unit == Index::kNone) index_.clear_list(list, hold);
     const unsigned most = search == Search::kQuick ? kQuickTries : kThoroughTries;
@@ -99,8 +102,8 @@ class StaticController {
     return start < block.end() && block.end() - start >= size;
   }
 
-  // On failure `word` is the header as it is now. The hold comes first: from the claim on the free blocks
-  // lack this one, and the hold says that what is cut off it will come back.
+  // On failure `word` is the header as it is now. The hold comes first: from the claim on the free
+  // blocks lack this one, and the hold says that what is cut off it will come back.
   template <class Hold>
   bool claim(std::size_t unit, BlockWord& word, Hold& hold) {
     hold.begin();

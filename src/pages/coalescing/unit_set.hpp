@@ -1,9 +1,11 @@
-// A set of units, one bit a unit: such as those that may hold other bytes than zero, or are free for long.
+// A set of units, one bit a unit: such as those that may hold other bytes than
+// zero, or are free for long.
 //
-// Where a set must be exact, only the owner of a block writes the bits of its units. Neighbours share words:
-// so the writes are atomic read-modify-writes. A thread that claims a block has acquired what its last owner
-// wrote (the header's compare-and-swap), so relaxed accesses would do for the bits of its own units. The
-// read-modify-writes are sequentially consistent only because base/atomic.hpp has no weaker ones.
+// Where a set must be exact, only the owner of a block writes the bits of its units. Neighbours
+// share words: so the writes are atomic read-modify-writes. A thread that claims a block has
+// acquired what its last owner wrote (the header's compare-and-swap), so relaxed accesses would do
+// for the bits of its own units. The read-modify-writes are sequentially consistent only because
+// base/atomic.hpp has no weaker ones.
 #pragma once
 
 #include <bit>
@@ -18,7 +20,8 @@ namespace spanalloc::coalescing {
 
 class UnitSet {
  public:
-  /// `memory`: zeroed, so no unit is in the set. Units [64 n, 64 n + 64) have word n * `stride` + `which`.
+  /// `memory`: zeroed, so no unit is in the set. Units [64 n, 64 n + 64) have
+  /// word n * `stride` + `which`.
   void attach(void* memory, std::size_t stride, unsigned which) {
     words_ = static_cast<Word*>(memory) + which;
     stride_ = stride;
@@ -36,11 +39,13 @@ class UnitSet {
       return true;
     });
   }
-  /// insert() or erase(). Returns how many units it has changed. The sum over all calls is the set's size.
+  /// insert() or erase(). Returns how many units it has changed. The sum over all
+  /// calls is the set's size.
   std::size_t count_changed(Block block, bool member) {
     std::size_t changed = 0;
     for_words(block, [&](Word& word, std::uint64_t mask) {
-      const std::uint64_t old = member ? ~word.fetch_or_seq_cst(mask) : word.fetch_and_seq_cst(~mask);
+      const std::uint64_t old =
+          member ? ~word.fetch_or_seq_cst(mask) : word.fetch_and_seq_cst(~mask);
       changed += static_cast<std::size_t>(std::popcount(old & mask));
       return true;
     });
@@ -55,8 +60,8 @@ class UnitSet {
     return units;
   }
   bool any(Block block) const {
-    return !for_words(block,
-                      [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
+    return !for_words(
+        block, [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
   }
 
   /// The next unit of the set in `block` at or behind `from`; the block's end: there is none.
@@ -76,8 +81,11 @@ class UnitSet {
   using Word = Atomic<std::uint64_t>;
 
   Word& word(std::size_t unit) const { return words_[unit / 64 * stride_]; }
-  bool is_set(std::size_t unit) const { return ((word(unit).load_relaxed() >> (unit % 64)) & 1) != 0; }
-  // The first unit behind `unit` whose bit differs from `value`, but at most `end`, or the end of the word.
+  bool is_set(std::size_t unit) const {
+    return ((word(unit).load_relaxed() >> (unit % 64)) & 1) != 0;
+  }
+  // The first unit behind `unit` whose bit differs from `value`, but at most
+  // `end`, or the end of the word.
   std::size_t skip(std::size_t unit, std::size_t end, bool value) const {
     std::uint64_t rest = word(unit).load_relaxed() >> (unit % 64);
     if (value) rest = ~rest;
@@ -90,7 +98,8 @@ class UnitSet {
   bool for_words(Block block, Visit visit) const {
     for (std::size_t unit = block.first; unit < block.end();) {
       const std::size_t in_word = min_of(64 - unit % 64, block.end() - unit);
-      const std::uint64_t ones = in_word == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << in_word) - 1;
+      const std::uint64_t ones =
+          in_word == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << in_word) - 1;
       if (!visit(word(unit), ones << (unit % 64))) return false;
       unit += in_word;
     }

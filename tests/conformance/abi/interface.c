@@ -1,10 +1,12 @@
-/* What a program relies on that was compiled with this version's spanalloc.h or an earlier one: the type of
- * each function, size and layout of each structure, the value of each constant. Prints what differs; the exit
- * code is 0 when nothing does. The same on every machine that there is a library for.
+/* What a program relies on that was compiled with this version's spanalloc.h or an earlier one: the
+ * type of each function, size and layout of each structure, the value of each constant. Prints what
+ * differs; the exit code is 0 when nothing does. The same on every machine that there is a library
+ * for.
  *
- * Added may be functions, a field at the end of a structure whose size the caller tells, constants with
- * values of their own: then lines are added here. Any other change breaks programs, and takes a new major
- * version and an entry in CHANGELOG.md. check_interface.py sees that nothing of the header is left out.
+ * Added may be functions, a field at the end of a structure whose size the caller tells, constants
+ * with values of their own: then lines are added here. Any other change breaks programs, and takes
+ * a new major version and an entry in CHANGELOG.md. check_interface.py sees that nothing of the
+ * header is left out.
  */
 #include <spanalloc/spanalloc.h>
 #include <stddef.h>
@@ -52,7 +54,8 @@ static void check_functions(void) {
 
   FUNCTION(sp_pages_status_text, const char* (*)(Status));
   FUNCTION(sp_pages_metadata_bytes, size_t (*)(size_t, size_t));
-  FUNCTION(sp_pages_create_over, Status(*)(void*, size_t, size_t, void*, size_t, unsigned, sp_pages**));
+  FUNCTION(sp_pages_create_over,
+           Status(*)(void*, size_t, size_t, void*, size_t, unsigned, sp_pages**));
   FUNCTION(sp_pages_create, Status(*)(size_t, size_t, size_t, sp_pages**));
   FUNCTION(sp_pages_destroy, Status(*)(sp_pages*));
   FUNCTION(sp_pages_allocate, Status(*)(sp_pages*, size_t, void**, int*));
@@ -129,6 +132,7 @@ int main(void) {
   check_functions();
   check_structures();
   check_constants();
-  if (failures != 0) fputs("tests/conformance/abi/interface.c says at its top what may change\n", stderr);
+  if (failures != 0)
+    fputs("tests/conformance/abi/interface.c says at its top what may change\n", stderr);
   return failures == 0 ? 0 : 1;
 }

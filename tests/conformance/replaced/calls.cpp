@@ -1,6 +1,7 @@
-// Calls each form of operator new and delete in a program that has some of them itself (own_forms.cpp), and
-// expects that those of its own are called, each once, by which C++ defines the form, and no others. What
-// ends in none of its own is the library's. Prints what is not so; exit code 0 when all is.
+// Calls each form of operator new and delete in a program that has some of them itself
+// (own_forms.cpp), and expects that those of its own are called, each once, by which C++ defines
+// the form, and no others. What ends in none of its own is the library's. Prints what is not so;
+// exit code 0 when all is.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -95,8 +96,9 @@ void expect_own_calls(int called) {
 
 void expect_home(int form, const void* p) {
   const bool right = own(base_of(form)) ? in_own_pool(p) : sp_owns(p) == 1;
-  const bool aligned = base_of(form) != kNewAligned ||
-                       reinterpret_cast<std::uintptr_t>(p) % static_cast<std::size_t>(kAlignment) == 0;
+  const bool aligned =
+      base_of(form) != kNewAligned ||
+      reinterpret_cast<std::uintptr_t>(p) % static_cast<std::size_t>(kAlignment) == 0;
   if (right && aligned) return;
   ++failures;
   std::fprintf(stderr, "form %d returned %p: of somebody else, or not aligned\n", form, p);
@@ -125,7 +127,8 @@ void expect_throw(int form) {
 }  // namespace
 
 int main() {
-  result = std::malloc(1);  // with every operator its own a program would refer to nothing of the library
+  // With every operator its own a program would refer to nothing of the library
+  result = std::malloc(1);
   std::free(result);
   if (sp_owns == nullptr) {
     std::fprintf(stderr, "the library is not in this process\n");

@@ -1,4 +1,5 @@
-// The forms of operator new and delete, and by which other form C++ defines each that is no base form.
+// The forms of operator new and delete, and by which other form C++ defines
+// each that is no base form.
 #pragma once
 
 #include <cstddef>

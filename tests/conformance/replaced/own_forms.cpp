@@ -1,5 +1,6 @@
-// The forms of operator new and delete that the program has itself: those in OWN_FORMS, a bit each. Base
-// forms of new take from a pool of the program's own, which no allocator knows; the others do as C++ says.
+// The forms of operator new and delete that the program has itself: those in OWN_FORMS, a bit
+// each. Base forms of new take from a pool of the program's own, which no allocator knows;
+// the others do as C++ says.
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -46,7 +47,8 @@ template <class Call>
 }  // namespace
 
 bool in_own_pool(const void* p) {
-  const auto address = reinterpret_cast<std::uintptr_t>(p), begin = reinterpret_cast<std::uintptr_t>(pool);
+  const auto address = reinterpret_cast<std::uintptr_t>(p),
+             begin = reinterpret_cast<std::uintptr_t>(pool);
   return address >= begin && address < begin + kPoolBytes;
 }
 

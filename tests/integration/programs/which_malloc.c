@@ -1,10 +1,11 @@
-/* Preloaded in front of the library under test: says, for each process, which object defines the malloc
- * family. One line a process, appended to the file that SPANALLOC_PROBE_FILE names: <executable> calls=ours
- * malloc=<object> calloc=<object> ...
+/* Preloaded in front of the library under test: says, for each process, which object defines the
+ * malloc family. One line a process, appended to the file that SPANALLOC_PROBE_FILE names:
+ * <executable> calls=ours malloc=<object> calloc=<object> ...
  *
- * The objects are the first ones behind this library in the order of symbol search. (Not looked up from the
- * start: an executable at a fixed address that takes malloc's address would answer with its own jump to it.)
- * That the executable does not define the family itself is seen by calling it: blocks must be the library's.
+ * The objects are the first ones behind this library in the order of symbol search. (Not looked up
+ * from the start: an executable at a fixed address that takes malloc's address would answer with
+ * its own jump to it.) That the executable does not define the family itself is seen by calling it:
+ * blocks must be the library's.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,8 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char* const names[] = {"malloc",         "calloc",        "realloc",  "free",
-                                    "posix_memalign", "aligned_alloc", "memalign", "malloc_usable_size"};
+static const char* const names[] = {
+    "malloc",         "calloc",        "realloc",  "free",
+    "posix_memalign", "aligned_alloc", "memalign", "malloc_usable_size"};
 
 /* Through this library's own imports, as every other library's calls go. */
 static int calls_are_ours(void) {
@@ -43,7 +45,8 @@ __attribute__((constructor)) static void probe(void) {
   for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
     Dl_info where;
     void* address = dlsym(RTLD_NEXT, names[i]);
-    const char* object = address != NULL && dladdr(address, &where) != 0 ? where.dli_fname : "nothing";
+    const char* object =
+        address != NULL && dladdr(address, &where) != 0 ? where.dli_fname : "nothing";
     int n = snprintf(line + used, sizeof line - used - 1, " %s=%s", names[i], object);
     if (n < 0 || (size_t)n >= sizeof line - used - 1) return;
     used += (size_t)n;

@@ -1,5 +1,5 @@
-// A clock of the test's own, in the place of the kernel's, for the library to find (own_clock.hpp). It runs
-// as the kernel's does until it is stopped.
+// A clock of the test's own, in the place of the kernel's, for the library to find (own_clock.hpp).
+// It runs as the kernel's does until it is stopped.
 #pragma once
 
 namespace harness {

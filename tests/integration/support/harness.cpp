@@ -57,7 +57,8 @@ std::size_t field(const char* text, const char* name) {
 std::string text_in(int fd) {
   std::string text;
   char buffer[4096];
-  for (ssize_t n = 0; (n = pread(fd, buffer, sizeof buffer, static_cast<off_t>(text.size()))) > 0;) {
+  for (ssize_t n = 0;
+       (n = pread(fd, buffer, sizeof buffer, static_cast<off_t>(text.size()))) > 0;) {
     text.append(buffer, static_cast<std::size_t>(n));
   }
   close(fd);
@@ -124,8 +125,8 @@ void require_library_malloc() {
     void* address = dlsym(RTLD_DEFAULT, name);
     Dl_info where{};
     CHECK(address != nullptr && dladdr(address, &where) != 0, "%s: not found", name);
-    CHECK(real_path(where.dli_fname) == wanted, "%s comes from %s, not from %s", name, where.dli_fname,
-          wanted.c_str());
+    CHECK(real_path(where.dli_fname) == wanted, "%s comes from %s, not from %s", name,
+          where.dli_fname, wanted.c_str());
   }
 }
 
@@ -147,8 +148,8 @@ Memory memory() {
   now.page_tables = field(text, "VmPTE:");
   now.locked = field(text, "VmLck:");
   now.address_space = field(text, "VmSize:");
-  // The kernel counts here what it keeps in its counters for each CPU above, and leaves out what the page
-  // cache happens to hold.
+  // The kernel counts here what it keeps in its counters for each CPU above, and leaves out what
+  // the page cache happens to hold.
   read_file("/proc/self/smaps_rollup", text, sizeof text);
   now.own = field(text, "Anonymous:") + field(text, "Swap:");
   return now;
@@ -189,7 +190,8 @@ std::string Outcome::describe() const {
   if (WIFEXITED(status)) {
     snprintf(how, sizeof how, "exit code %d", WEXITSTATUS(status));
   } else {
-    snprintf(how, sizeof how, "signal %d%s", WTERMSIG(status), WTERMSIG(status) == SIGALRM ? " (hung)" : "");
+    snprintf(how, sizeof how, "signal %d%s", WTERMSIG(status),
+             WTERMSIG(status) == SIGALRM ? " (hung)" : "");
   }
   return std::string(how) + "; stdout: " + out.substr(0, 300) + "; stderr: " + err.substr(0, 300);
 }
@@ -223,7 +225,8 @@ void expect_success(const Outcome& outcome, const char* what) {
 
 void limit_resource(int resource, std::size_t bytes) {
   const rlimit limit{bytes, bytes};
-  CHECK(setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0, "setrlimit: %s", strerror(errno));
+  CHECK(setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0, "setrlimit: %s",
+        strerror(errno));
   if (resource != RLIMIT_AS) return;
   constexpr rlim_t kUsualStack = 8u << 20;
   rlimit stack{};
@@ -237,7 +240,8 @@ namespace {
 
 // One byte of the pattern; the address makes a block handed out twice visible.
 std::uint64_t pattern_word(const void* block, std::size_t size, std::size_t index) {
-  std::uint64_t x = reinterpret_cast<std::uintptr_t>(block) ^ (size << 20) ^ (index * 0x9E3779B97F4A7C15u);
+  std::uint64_t x =
+      reinterpret_cast<std::uintptr_t>(block) ^ (size << 20) ^ (index * 0x9E3779B97F4A7C15u);
   x ^= x >> 29;
   return x * 0xBF58476D1CE4E5B9u;
 }
@@ -266,8 +270,8 @@ bool all_zero(const void* block, std::size_t size) {
   return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
-// Known before main: a static of the function's own is guarded, and a fork while one thread is inside leaves
-// the child's waiting for it.
+// Known before main: a static of the function's own is guarded, and a fork while one thread is
+// inside leaves the child's waiting for it.
 std::uint64_t test_seed() {
   return spanalloc::test::kSeed;
 }

@@ -74,8 +74,8 @@ void require_step_count() {
     for (std::size_t i = 0; i < kWork; ++i) asm volatile("" : "+r"(i));
   });
   if (count == 0) skip("the processor does not trap after each instruction here");
-  CHECK(count >= kWork && count < 100 * kWork, "%zu rounds of a loop are counted as %zu instructions", kWork,
-        count);
+  CHECK(count >= kWork && count < 100 * kWork,
+        "%zu rounds of a loop are counted as %zu instructions", kWork, count);
   constexpr std::size_t kCalls = 3;
   instructions_of([] {
     for (std::size_t i = 0; i < kCalls; ++i) syscall(SYS_getppid);

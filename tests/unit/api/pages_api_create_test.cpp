@@ -35,8 +35,8 @@ TEST(PagesCreateOver, RefusesWhatCannotBeAndChangesNothing) {
   const std::size_t needed = sp_pages_metadata_bytes(8 * kUnit, kUnit);
   std::vector<char> metadata(needed, 'm');
   sp_pages* out = nullptr;
-  const auto create = [&](char* start, std::size_t bytes, std::size_t unit, void* buffer, std::size_t size,
-                          unsigned flags) {
+  const auto create = [&](char* start, std::size_t bytes, std::size_t unit, void* buffer,
+                          std::size_t size, unsigned flags) {
     return sp_pages_create_over(start, bytes, unit, buffer, size, flags, &out);
   };
   char* const good = region.at(0);
@@ -49,7 +49,8 @@ TEST(PagesCreateOver, RefusesWhatCannotBeAndChangesNothing) {
   EXPECT_EQ(create(good, 8 * kUnit, 3 * kUnit, books, needed, 0), SP_PAGES_BAD_UNIT);
   EXPECT_EQ(create(good, 0, kUnit, books, needed, 0), SP_PAGES_BAD_SIZE);
   EXPECT_EQ(create(good, 8 * kUnit - 1, kUnit, books, needed, 0), SP_PAGES_BAD_SIZE);
-  EXPECT_EQ(create(good, ~(SIZE_MAX >> 1), 1, books, needed, 0), SP_PAGES_BAD_SIZE) << "too many units";
+  EXPECT_EQ(create(good, ~(SIZE_MAX >> 1), 1, books, needed, 0), SP_PAGES_BAD_SIZE)
+      << "too many units";
   EXPECT_EQ(create(good + 1, 8 * kUnit, kUnit, books, needed, 0), SP_PAGES_BAD_REGION);
   EXPECT_EQ(create(last, 5 * kUnit, kUnit, books, needed, 0), SP_PAGES_BAD_REGION)
       << "beyond the last address";
@@ -71,9 +72,9 @@ TEST(PagesCreateOver, AManagerMayLieAnywhereInItsBufferAndStaysInIt) {
   for (std::size_t offset = 0; offset < 70; ++offset) {
     std::vector<char> buffer(needed + 200, 'x');
     sp_pages* pages = nullptr;
-    ASSERT_EQ(
-        sp_pages_create_over(region.at(0), kUnits * kUnit, kUnit, buffer.data() + offset, needed, 0, &pages),
-        SP_PAGES_OK);
+    ASSERT_EQ(sp_pages_create_over(region.at(0), kUnits * kUnit, kUnit, buffer.data() + offset,
+                                   needed, 0, &pages),
+              SP_PAGES_OK);
     for (std::size_t i = 0; i < kUnits; ++i) {
       void* block = nullptr;
       ASSERT_EQ(sp_pages_allocate(pages, kUnit, &block, nullptr), SP_PAGES_OK);
@@ -84,7 +85,8 @@ TEST(PagesCreateOver, AManagerMayLieAnywhereInItsBufferAndStaysInIt) {
     EXPECT_EQ(stats_of(pages).limit_bytes, kUnits * kUnit) << "no room for more";
     EXPECT_EQ(sp_pages_destroy(pages), SP_PAGES_OK);
     for (std::size_t i = 0; i < offset; ++i) ASSERT_EQ(buffer[i], 'x') << offset;
-    for (std::size_t i = offset + needed; i < buffer.size(); ++i) ASSERT_EQ(buffer[i], 'x') << offset;
+    for (std::size_t i = offset + needed; i < buffer.size(); ++i)
+      ASSERT_EQ(buffer[i], 'x') << offset;
   }
 }
 
@@ -92,8 +94,8 @@ TEST(PagesCreateOver, RoomToExtendEndsAtTheMetadata) {
   // [ region 4 units | 2 units unused | metadata ... ]
   const Mapping memory(64 * kUnit, PROT_READ | PROT_WRITE);
   sp_pages* pages = nullptr;
-  ASSERT_EQ(sp_pages_create_over(memory.at(0), 4 * kUnit, kUnit, memory.at(6 * kUnit + 100), 57 * kUnit,
-                                 SP_PAGES_METADATA_ZERO, &pages),
+  ASSERT_EQ(sp_pages_create_over(memory.at(0), 4 * kUnit, kUnit, memory.at(6 * kUnit + 100),
+                                 57 * kUnit, SP_PAGES_METADATA_ZERO, &pages),
             SP_PAGES_OK);
   EXPECT_EQ(stats_of(pages).limit_bytes, 6 * kUnit);
   EXPECT_EQ(sp_pages_extend(pages, 3 * kUnit, 0), SP_PAGES_NO_ROOM);

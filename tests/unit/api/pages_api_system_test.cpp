@@ -160,8 +160,9 @@ TEST_F(SystemPages, AForkedChildGoesOnWithItsCopy) {
 TEST_F(SystemPages, LeavesNothingBehind) {
   const int rounds = kEmulated ? 5 : 200;  // the emulator records every page of the region
   for (int round = 0; round < rounds; ++round) {
-    ASSERT_EQ(sp_pages_create(std::size_t{1} << 20, std::size_t{1} << 34, std::size_t{1} << 20, &pages),
-              SP_PAGES_OK);
+    ASSERT_EQ(
+        sp_pages_create(std::size_t{1} << 20, std::size_t{1} << 34, std::size_t{1} << 20, &pages),
+        SP_PAGES_OK);
     char* const region = static_cast<char*>(sp_pages_region(pages));
     ASSERT_EQ(sp_pages_destroy(pages), SP_PAGES_OK);
     pages = nullptr;

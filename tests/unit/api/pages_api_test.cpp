@@ -1,5 +1,5 @@
-// The page manager of spanalloc.h: every operation's answers, to good input and to bad, over memory that
-// nobody may touch.
+// The page manager of spanalloc.h: every operation's answers, to good input and to bad, over
+// memory that nobody may touch.
 #include <gtest/gtest.h>
 #include <spanalloc/spanalloc.h>
 
@@ -85,12 +85,14 @@ TEST_F(Untouchable, RefusesWhatIsNoRequest) {
   EXPECT_EQ(sp_pages_allocate(pages, 0, &block, &zero), SP_PAGES_BAD_SIZE);
   EXPECT_EQ(sp_pages_allocate(pages, kUnit, nullptr, &zero), SP_PAGES_NULL);
   EXPECT_EQ(sp_pages_allocate(nullptr, kUnit, &block, &zero), SP_PAGES_NULL);
-  for (const std::size_t bytes : {(kUnits + 1) * kUnit, kUnits * kUnit + 1, SIZE_MAX, SIZE_MAX - kUnit + 1}) {
+  for (const std::size_t bytes :
+       {(kUnits + 1) * kUnit, kUnits * kUnit + 1, SIZE_MAX, SIZE_MAX - kUnit + 1}) {
     EXPECT_EQ(sp_pages_allocate(pages, bytes, &block, &zero), SP_PAGES_NO_ROOM) << bytes;
   }
   EXPECT_EQ(sp_pages_allocate_aligned(pages, 0, kUnit, &block, &zero), SP_PAGES_BAD_SIZE);
   for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, 3 * kUnit, 48 * kUnit}) {
-    EXPECT_EQ(sp_pages_allocate_aligned(pages, kUnit, alignment, &block, &zero), SP_PAGES_BAD_ALIGNMENT)
+    EXPECT_EQ(sp_pages_allocate_aligned(pages, kUnit, alignment, &block, &zero),
+              SP_PAGES_BAD_ALIGNMENT)
         << alignment;
   }
   EXPECT_EQ(block, start + 1);
@@ -102,7 +104,8 @@ TEST_F(Untouchable, AlignsAddressesAndWastesNothing) {
   // The region itself begins at an odd multiple of 16 units.
   void* block = nullptr;
   for (std::size_t alignment = 1; alignment <= 16 * kUnit; alignment *= 2) {
-    ASSERT_EQ(sp_pages_allocate_aligned(pages, kUnit, alignment, &block, nullptr), SP_PAGES_OK) << alignment;
+    ASSERT_EQ(sp_pages_allocate_aligned(pages, kUnit, alignment, &block, nullptr), SP_PAGES_OK)
+        << alignment;
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % alignment, 0u) << alignment;
   }
   std::size_t covered = 0;
@@ -128,7 +131,8 @@ TEST_F(Untouchable, FreesOnlyWhatIsABlock) {
                          reinterpret_cast<char*>(~std::uintptr_t{0} - kUnit + 1)};
   for (char* const address : wrong) {
     EXPECT_EQ(sp_pages_free(pages, address), SP_PAGES_NOT_A_BLOCK) << address - start;
-    EXPECT_EQ(sp_pages_grow(pages, address, 9 * kUnit, nullptr), SP_PAGES_NOT_A_BLOCK) << address - start;
+    EXPECT_EQ(sp_pages_grow(pages, address, 9 * kUnit, nullptr), SP_PAGES_NOT_A_BLOCK)
+        << address - start;
     EXPECT_EQ(sp_pages_shrink(pages, address, kUnit), SP_PAGES_NOT_A_BLOCK) << address - start;
     EXPECT_EQ(sp_pages_size_of(pages, address), 0u) << address - start;
   }
@@ -147,14 +151,16 @@ TEST_F(Untouchable, GrowsWhereThereIsRoomBehind) {
   EXPECT_EQ(sp_pages_grow(pages, second, (kUnits - 1) * kUnit, nullptr), SP_PAGES_NO_ROOM);
   EXPECT_EQ(sp_pages_grow(pages, second, SIZE_MAX, nullptr), SP_PAGES_NO_ROOM);
   EXPECT_EQ(sp_pages_grow(pages, second, 0, nullptr), SP_PAGES_BAD_SIZE);
-  EXPECT_EQ(sp_pages_grow(pages, second, kUnit, nullptr), SP_PAGES_BAD_SIZE) << "smaller than it is";
+  EXPECT_EQ(sp_pages_grow(pages, second, kUnit, nullptr), SP_PAGES_BAD_SIZE)
+      << "smaller than it is";
   EXPECT_EQ(sp_pages_grow(pages, nullptr, kUnit, nullptr), SP_PAGES_NULL);
   EXPECT_EQ(sp_pages_size_of(pages, second), 2 * kUnit);
   EXPECT_EQ(sp_pages_grow(pages, second, kUnit + 1, nullptr), SP_PAGES_OK) << "the size it has";
   EXPECT_EQ(sp_pages_size_of(pages, second), 2 * kUnit);
   EXPECT_EQ(sp_pages_grow(pages, second, 2 * kUnit + 1, nullptr), SP_PAGES_OK);
   EXPECT_EQ(sp_pages_size_of(pages, second), 3 * kUnit);
-  EXPECT_EQ(sp_pages_grow(pages, second, (kUnits - 2) * kUnit, nullptr), SP_PAGES_OK) << "all there is";
+  EXPECT_EQ(sp_pages_grow(pages, second, (kUnits - 2) * kUnit, nullptr), SP_PAGES_OK)
+      << "all there is";
   EXPECT_EQ(stats_of(pages).free_blocks, 0u);
   EXPECT_EQ(sp_pages_free(pages, second), SP_PAGES_OK);
   EXPECT_EQ(sp_pages_grow(pages, first, kUnits * kUnit, nullptr), SP_PAGES_OK);
@@ -167,7 +173,8 @@ TEST_F(Untouchable, ShrinksAndGivesTheTailBack) {
   EXPECT_EQ(sp_pages_shrink(pages, block, SIZE_MAX), SP_PAGES_BAD_SIZE);
   EXPECT_EQ(sp_pages_shrink(pages, nullptr, kUnit), SP_PAGES_NULL);
   EXPECT_EQ(sp_pages_size_of(pages, block), kUnits * kUnit);
-  EXPECT_EQ(sp_pages_shrink(pages, block, (kUnits - 1) * kUnit + 1), SP_PAGES_OK) << "the size it has";
+  EXPECT_EQ(sp_pages_shrink(pages, block, (kUnits - 1) * kUnit + 1), SP_PAGES_OK)
+      << "the size it has";
   EXPECT_EQ(sp_pages_size_of(pages, block), kUnits * kUnit);
   EXPECT_EQ(sp_pages_shrink(pages, block, 1), SP_PAGES_OK);
   EXPECT_EQ(sp_pages_size_of(pages, block), kUnit);
@@ -229,7 +236,8 @@ TEST_F(Untouchable, IsExtendedByOneThreadAtATime) {
       const sp_pages_status status = sp_pages_extend(pages, kUnit, 0);
       if (status == SP_PAGES_NO_ROOM) return;
       if (status == SP_PAGES_OK) ++added;
-      if (status != SP_PAGES_OK && status != SP_PAGES_BUSY) ADD_FAILURE() << sp_pages_status_text(status);
+      if (status != SP_PAGES_OK && status != SP_PAGES_BUSY)
+        ADD_FAILURE() << sp_pages_status_text(status);
     }
   });
   EXPECT_EQ(added, kMore);
@@ -298,7 +306,8 @@ TEST_F(Untouchable, IsNoManagerAfterItsEnd) {
   EXPECT_EQ(sp_pages_region(pages), nullptr);
   EXPECT_EQ(sp_pages_extend(pages, kUnit, 0), SP_PAGES_BAD_MANAGER);
   EXPECT_EQ(sp_pages_purge(pages, 0, nullptr), SP_PAGES_BAD_MANAGER);
-  EXPECT_EQ(sp_pages_walk(pages, [](const sp_pages_block*, void*) {}, nullptr), SP_PAGES_BAD_MANAGER);
+  EXPECT_EQ(
+      sp_pages_walk(pages, [](const sp_pages_block*, void*) {}, nullptr), SP_PAGES_BAD_MANAGER);
   EXPECT_EQ(sp_pages_stats(pages, &stats, sizeof stats), SP_PAGES_BAD_MANAGER);
   EXPECT_EQ(sp_pages_after_fork(pages), SP_PAGES_BAD_MANAGER);
   EXPECT_EQ(sp_pages_destroy(nullptr), SP_PAGES_NULL);

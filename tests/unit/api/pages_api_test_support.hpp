@@ -1,5 +1,5 @@
-// What the tests of the page manager's C interface share: memory to manage, and what a manager says of
-// itself.
+// What the tests of the page manager's C interface share: memory to manage, and what
+// a manager says of itself.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ class Mapping {
  public:
   Mapping(std::size_t bytes, int protection)
       : bytes_(bytes),
-        start_(mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+        start_(
+            mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
     EXPECT_NE(start_, MAP_FAILED);
   }
   Mapping(const Mapping&) = delete;

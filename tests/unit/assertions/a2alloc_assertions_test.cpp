@@ -1,5 +1,5 @@
-// Each named invariant of the a2alloc engine (DESIGN.md beside it) is violated here, and its assertion
-// seen to fire.
+// Each named invariant of the a2alloc engine (DESIGN.md beside it) is violated here, and
+// its assertion seen to fire.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -86,7 +86,8 @@ TEST_F(A2allocAssertionDeathTest, S3_UsedAndLiveAreWhatIsOut) {
 }
 
 TEST_F(A2allocAssertionDeathTest, S4_NoFreeBlockExceedsTheBound) {
-  EXPECT_DEATH((piece_->bound = 0, allocator_.deallocate(blocks_[3])), "block->size\\(\\) <= bound");
+  EXPECT_DEATH((piece_->bound = 0, allocator_.deallocate(blocks_[3])),
+               "block->size\\(\\) <= bound");
 }
 
 TEST_F(A2allocAssertionDeathTest, H1_UsedIsWhatTheSuperblocksUse) {
@@ -145,7 +146,8 @@ TEST_F(A2allocAssertionDeathTest, H4_ASuperblockNamesItsHeap) {
 TEST_F(A2allocAssertionDeathTest, G1_FreeRunsAreNoNeighbours) {
   allocate_runs();
   allocator_.deallocate(runs_[1]);
-  EXPECT_DEATH((run(2)->kind.store_relaxed(Kind::kFree), allocator_.deallocate(runs_[0])), "is_free_end");
+  EXPECT_DEATH((run(2)->kind.store_relaxed(Kind::kFree), allocator_.deallocate(runs_[0])),
+               "is_free_end");
 }
 
 TEST_F(A2allocAssertionDeathTest, G2_TheListHasFreeRunsOnly) {
@@ -155,12 +157,14 @@ TEST_F(A2allocAssertionDeathTest, G2_TheListHasFreeRunsOnly) {
     run(1)->kind.store_relaxed(Kind::kLarge);
     (void)allocator_.allocate(2 * a2alloc::kSuperblockBytes<A2allocReport>);
   };
-  EXPECT_DEATH(allocate_what_is_listed_and_not_free(), "run->kind.load_relaxed\\(\\) == Kind::kFree");
+  EXPECT_DEATH(allocate_what_is_listed_and_not_free(),
+               "run->kind.load_relaxed\\(\\) == Kind::kFree");
 }
 
 TEST_F(A2allocAssertionDeathTest, G3_TheCountsAddUp) {
   allocate_runs();
-  EXPECT_DEATH((run(1)->count = 100, allocator_.deallocate(runs_[1])), "counts_.of\\(kind\\) >= run->count");
+  EXPECT_DEATH((run(1)->count = 100, allocator_.deallocate(runs_[1])),
+               "counts_.of\\(kind\\) >= run->count");
   a2alloc::PieceCounts counts{.known = 3, .free = 1, .superblocks = 2};
   EXPECT_TRUE(counts.add_up());
   counts.known = 4;

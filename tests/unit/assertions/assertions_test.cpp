@@ -1,5 +1,5 @@
-// Each invariant that has a name (span_protocol.hpp, docs/concurrency.md) is violated here, and its assertion
-// seen to fire.
+// Each invariant that has a name (span_protocol.hpp, docs/concurrency.md) is violated here, and
+// its assertion seen to fire.
 #include "base/assert.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ using Classes = standard::SizeClasses<Standard>;
 
 TEST(AssertionDeathTest, FiresAndNamesItself) {
   const int one = 1;
-  EXPECT_DEATH(SPANALLOC_ASSERT(one == 2), "spanalloc: assertion failed: one == 2 \\(.*assertions_test.cpp:");
+  EXPECT_DEATH(SPANALLOC_ASSERT(one == 2),
+               "spanalloc: assertion failed: one == 2 \\(.*assertions_test.cpp:");
 }
 
 TEST(AssertionDeathTest, ALockIsLetGoByItsHolder) {
@@ -47,7 +48,8 @@ TEST(AssertionDeathTest, ALockIsLetGoByItsHolder) {
 TEST(AssertionDeathTest, NumberZeroIsNoElement) {
   Atomic<std::uint32_t> link;
   TreiberStack stack;
-  EXPECT_DEATH(stack.push(0, [&](std::uint32_t) -> Atomic<std::uint32_t>& { return link; }), "first != 0");
+  EXPECT_DEATH(stack.push(0, [&](std::uint32_t) -> Atomic<std::uint32_t>& { return link; }),
+               "first != 0");
 }
 
 TEST(AssertionDeathTest, AHoldEndsOnce) {
@@ -132,7 +134,8 @@ TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage)
 
 TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator cannot execute the program anew";
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // executed anew: the invariant has an exception for forks
+  // Executed anew: the invariant has an exception for forks
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto take_a_span_that_is_empty_unseen = [&] {
     const SpanWord word = parked_->load_word();
     parked_->expect_frees(word.outstanding());

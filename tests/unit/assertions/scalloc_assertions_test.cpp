@@ -1,5 +1,5 @@
-// Each invariant of the scalloc engine that has a name (DESIGN.md) is violated here, and its assertion seen
-// to fire.
+// Each invariant of the scalloc engine that has a name (DESIGN.md) is violated here, and
+// its assertion seen to fire.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -154,7 +154,8 @@ TEST_F(ScallocAssertionDeathTest, O7_AHotSpanIsItsLabsOwn) {
 
 TEST_F(ScallocAssertionDeathTest, O7_AListIsOfItsHotSpansBlocks) {
   const auto take_a_block_of_another_span = [&] {
-    ScallocTestAccess::thread(*heap_)->spans.list[kClass] = static_cast<scalloc::FreeBlock*>(blocks_.front());
+    ScallocTestAccess::thread(*heap_)->spans.list[kClass] =
+        static_cast<scalloc::FreeBlock*>(blocks_.front());
     heap_->allocate(kSize);
   };
   EXPECT_DEATH(
@@ -169,7 +170,8 @@ TEST_F(ScallocAssertionDeathTest, O7_ALabBeginsWithoutHotSpans) {
   on_another_thread([&] {
     EXPECT_DEATH(
         {
-          using Default = ScallocEngine<Config>;  // where a thread has a frontend before its first use
+          // Where a thread has a frontend before its first use
+          using Default = ScallocEngine<Config>;
           Default::frontend().spans.hot[kClass] = hot_;
           Default::allocate(100);
         },
@@ -223,7 +225,8 @@ TEST_F(ScallocAssertionDeathTest, O9_NoThreadIsInAHeapThatIsDestroyed) {
 
 TEST_F(ScallocAssertionDeathTest, MarksAndOwnerWordsAreWhatTheySay) {
   EXPECT_DEATH((void)Mark::free().size_class(), "is_class\\(\\)");
-  EXPECT_DEATH((void)scalloc::make_owner(pointer_to<Lab>(std::uintptr_t{1} << 50), 1), ">> 48 == 0");
+  EXPECT_DEATH((void)scalloc::make_owner(pointer_to<Lab>(std::uintptr_t{1} << 50), 1),
+               ">> 48 == 0");
 }
 
 }  // namespace

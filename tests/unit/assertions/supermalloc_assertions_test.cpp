@@ -1,5 +1,5 @@
-// Each invariant of the supermalloc engine that an assertion looks at is violated here, and its assertion
-// seen to fire. (F3, L1, C1 and T1 only the census checks: census_test.cpp.)
+// Each invariant of the supermalloc engine that an assertion looks at is violated here, and its
+// assertion seen to fire. (F3, L1, C1 and T1 only the census checks: census_test.cpp.)
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -35,7 +35,9 @@ class SupermallocAssertionDeathTest : public testing::Test {
   }
   void TearDown() override { allocator_.destroy(); }
 
-  ObjectList take(std::uint32_t most) { return allocator_.folios().take(b_, most, allocator_.secret()); }
+  ObjectList take(std::uint32_t most) {
+    return allocator_.folios().take(b_, most, allocator_.secret());
+  }
   FolioCell* full() { return allocator_.folios().head_of(b_, 0); }
   FolioCell* partial() { return allocator_.folios().head_of(b_, 54); }
 
@@ -107,8 +109,9 @@ TEST_F(SupermallocAssertionDeathTest, HugeRangesInListsAreFree) {
   void* p = allocator_.allocate(4 * kChunk);
   const ChunkNumber first = allocator_.chunks().number_of(p);
   allocator_.deallocate(p);
-  EXPECT_DEATH((allocator_.chunks().set(first, ChunkEntry::nothing()), allocator_.allocate(4 * kChunk)),
-               "entry.is_free\\(\\)");
+  EXPECT_DEATH(
+      (allocator_.chunks().set(first, ChunkEntry::nothing()), allocator_.allocate(4 * kChunk)),
+      "entry.is_free\\(\\)");
   // Its second half is somebody's.
   const auto halve_what_is_in_use = [&] {
     allocator_.chunks().set(first + 2, ChunkEntry::of_huge(1));

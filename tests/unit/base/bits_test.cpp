@@ -9,7 +9,8 @@ TEST(Bits, RoundToPowersOfTwo) {
   EXPECT_EQ(align_up(0, 16), 0u);
   EXPECT_EQ(align_up(1, 16), 16u);
   EXPECT_EQ(align_up(16, 16), 16u);
-  EXPECT_EQ(align_up(SIZE_MAX - 4095, 4096), SIZE_MAX - 4095) << "the largest that does not overflow";
+  EXPECT_EQ(align_up(SIZE_MAX - 4095, 4096), SIZE_MAX - 4095)
+      << "the largest that does not overflow";
   EXPECT_EQ(align_down(4095, 4096), 0u);
   EXPECT_EQ(align_down(SIZE_MAX, 4096), SIZE_MAX - 4095);
 }

@@ -1,7 +1,7 @@
-/* The page manager without an operating system and without a C library: this file has its own entry point,
- * the four mem functions, and two system calls, to write a line and to end. It runs a long random program
- * over a static array, against an array that knows whose each unit is, and checks every answer and all
- * contents.
+/* The page manager without an operating system and without a C library: this file has its own entry
+ * point, the four mem functions, and two system calls, to write a line and to end. It runs a long
+ * random program over a static array, against an array that knows whose each unit is, and checks
+ * every answer and all contents.
  */
 #include <spanalloc/spanalloc.h>
 #include <stdint.h>
@@ -30,7 +30,10 @@ int memcmp(const void* a, const void* b, size_t n) {
 static long system_call(long number, long a, long b, long c) {
 #if defined(__x86_64__)
   long result;
-  __asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "0"(number), "D"(a), "S"(b), "d"(c)
+                   : "rcx", "r11", "memory");
   return result;
 #elif defined(__aarch64__)
   register long x8 __asm__("x8") = number;
@@ -83,7 +86,8 @@ static unsigned char region[kUnits * kUnit] __attribute__((aligned(kUnit * 16)))
 static unsigned char metadata[256 * 1024];
 static sp_pages* pages;
 
-/* Whose each unit is: the number of its block's first unit plus one, or 0; and what stands in it. */
+/* Whose each unit is: the number of its block's first unit plus one, or 0; and what stands in it.
+ */
 static size_t owner[kUnits];
 static unsigned char content[kUnits];
 static size_t limit;
@@ -136,8 +140,8 @@ static void allocate(void) {
   const size_t alignment = (size_t)1 << random_below(5);
   void* block = 0;
   int zero = 0;
-  const enum sp_pages_status status =
-      sp_pages_allocate_aligned(pages, size * kUnit - random_below(kUnit), alignment * kUnit, &block, &zero);
+  const enum sp_pages_status status = sp_pages_allocate_aligned(
+      pages, size * kUnit - random_below(kUnit), alignment * kUnit, &block, &zero);
   if (status == SP_PAGES_NO_ROOM) {
     ++refused;
     CHECK(!has_room(size, alignment));
@@ -187,7 +191,8 @@ static void step(void) {
   }
 }
 
-/* At rest: blocks tile the region, are handed out exactly where ours are, and no two free ones touch. */
+/* At rest: blocks tile the region, are handed out exactly where ours are, and no two free ones
+ * touch. */
 struct census {
   size_t next;
   enum sp_pages_state last;
@@ -213,12 +218,14 @@ static void one_life(unsigned flags) {
   struct sp_pages_statistics stats;
   limit = kFirst;
   CHECK(sp_pages_create_over(region, kFirst * kUnit, kUnit, metadata + 1,
-                             sp_pages_metadata_bytes(kUnits * kUnit, kUnit), flags, &pages) == SP_PAGES_OK);
+                             sp_pages_metadata_bytes(kUnits * kUnit, kUnit), flags,
+                             &pages) == SP_PAGES_OK);
   for (size_t i = 0; i < kSteps; ++i) {
     if (i % 1000 == 0) check_all();
     if (i == kSteps / 2) {
       CHECK(sp_pages_extend(pages, (kUnits - kFirst + 1) * kUnit, 0) == SP_PAGES_NO_ROOM);
-      CHECK(sp_pages_extend(pages, (kUnits - kFirst) * kUnit, flags & SP_PAGES_REGION_ZERO) == SP_PAGES_OK);
+      CHECK(sp_pages_extend(pages, (kUnits - kFirst) * kUnit, flags & SP_PAGES_REGION_ZERO) ==
+            SP_PAGES_OK);
       limit = kUnits;
     }
     step();

@@ -157,7 +157,8 @@ TEST(Random, GrandchildrenDrawOtherNumbersThanTheirParents) {
         os::enter_child();
       }
     };
-    for (unsigned depth = 1; depth < 4; ++depth) drawn.push_back(drawn_in_child([&] { fork_deep(depth); }));
+    for (unsigned depth = 1; depth < 4; ++depth)
+      drawn.push_back(drawn_in_child([&] { fork_deep(depth); }));
     expect_all_differ(drawn);
   });
 }

@@ -64,7 +64,8 @@ TEST(Os, PlacesExactlyOrNotAtAll) {
   EXPECT_EQ(os::open_at(p, 4096), os::Placed::kTaken);
   os::release(p, kMiB);
   EXPECT_EQ(os::open_at(p, kMiB), os::Placed::kYes);
-  EXPECT_EQ(os::open_at(pointer_to(std::uintptr_t{1} << 40), std::size_t{1} << 50), os::Placed::kRefused);
+  EXPECT_EQ(os::open_at(pointer_to(std::uintptr_t{1} << 40), std::size_t{1} << 50),
+            os::Placed::kRefused);
   *static_cast<char*>(p) = 1;
   os::release(p, kMiB);
 }
@@ -72,10 +73,11 @@ TEST(Os, PlacesExactlyOrNotAtAll) {
 // Whatever more room the kernel looks for behind a hint.
 TEST(Os, PlacesWhatJustFitsIntoAHole) {
   if (os::page_size() != 4096) GTEST_SKIP() << "huge pages of another size";
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer ends a process that maps where it has put nothing";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer ends a process that maps where it has put nothing";
   const test::HintsWantMoreRoom as_some_kernels_do;
-  for (const std::size_t bytes : {4096 + std::size_t{0}, 2 * kMiB - 4096, 2 * kMiB, 2 * kMiB + 4096, 3 * kMiB,
-                                  4 * kMiB, 7 * kMiB + 8192, 64 * kMiB}) {
+  for (const std::size_t bytes : {4096 + std::size_t{0}, 2 * kMiB - 4096, 2 * kMiB, 2 * kMiB + 4096,
+                                  3 * kMiB, 4 * kMiB, 7 * kMiB + 8192, 64 * kMiB}) {
     auto* all = static_cast<char*>(os::reserve(bytes + 2 * kMiB, 2 * kMiB));
     ASSERT_NE(all, nullptr);
     char* hole = all + kMiB;
@@ -129,7 +131,8 @@ TEST(Os, ReleaseTellsWhetherItWasRefused) {
     GTEST_SKIP() << "a sanitizer or an emulator needs mappings itself when there are none left";
   std::size_t most = 0;
   std::ifstream("/proc/sys/vm/max_map_count") >> most;
-  if (most == 0 || most > 300000) GTEST_SKIP() << "a process may have too many mappings to use them up";
+  if (most == 0 || most > 300000)
+    GTEST_SKIP() << "a process may have too many mappings to use them up";
   test::in_child([most] {
     char* hole = static_cast<char*>(os::reserve(3 * 65536, 65536));
     ASSERT_NE(hole, nullptr);
@@ -239,8 +242,9 @@ TEST(Os, WordsInOptionsAreCheckedAloud) {
     setenv("SPANALLOC_UNIT_TEST", bad, 1);
     testing::internal::CaptureStderr();
     EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 3, 1, "few or more"), 1u) << bad;
-    EXPECT_EQ(testing::internal::GetCapturedStderr(),
-              std::string("spanalloc: ignored SPANALLOC_UNIT_TEST=") + bad + ": want few or more\n");
+    EXPECT_EQ(
+        testing::internal::GetCapturedStderr(),
+        std::string("spanalloc: ignored SPANALLOC_UNIT_TEST=") + bad + ": want few or more\n");
   }
   unsetenv("SPANALLOC_UNIT_TEST");
 }

@@ -20,7 +20,8 @@ const void* const kFunction = reinterpret_cast<const void*>(&answer);
 
 TEST(Vdso, AFunctionIsFoundByEitherTable) {
   for (const Hash hash : {Hash::kOld, Hash::kGnu, Hash::kBoth}) {
-    for (const std::uintptr_t own_address : {std::uintptr_t{0}, std::uintptr_t{0xFFFFFFFFFF700000}}) {
+    for (const std::uintptr_t own_address :
+         {std::uintptr_t{0}, std::uintptr_t{0xFFFFFFFFFF700000}}) {
       SharedObject object;
       object.make("some_function", kFunction, hash, own_address);
       EXPECT_EQ(os::function_in(object.address(), "some_function"), kFunction) << int(hash);

@@ -122,9 +122,9 @@ TEST(BumpArena, StepsOverForeignMappings) {
     ASSERT_NE(first, 0u);
     // Somebody maps a page a little ahead.
     char* ahead = address(*arena, 40);
-    ASSERT_EQ(
-        mmap(ahead, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
-        ahead);
+    ASSERT_EQ(mmap(ahead, 4096, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+              ahead);
     std::memset(ahead, 0x5a, 4096);
     std::set<std::uint32_t> seen;
     for (int i = 0; i < 200; ++i) {

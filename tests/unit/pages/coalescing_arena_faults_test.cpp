@@ -1,5 +1,5 @@
-// The arena over the coalescing manager: pages that move out, and what is left when the kernel refuses
-// anything.
+// The arena over the coalescing manager: pages that move out, and what is left when the
+// kernel refuses anything.
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Calls = FaultyCalls;
 
-// --- Moving ------------------------------------------------------------------------------------------------
+// --- Moving --------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, WhatIsMovedOutLeavesAFreeRangeOfZeros) {
   start();
@@ -88,7 +88,8 @@ TEST_F(CoalescingArenaTest, WhatHasGrownWhereItStandsGoesBack) {
 
 // Another thread's mapping may be given the place, or a part of it, in between.
 TEST_F(CoalescingArenaTest, APlaceThatSomebodyElseIsGivenIsNeverSeenAgain) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer ends a process that maps where it has put nothing";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer ends a process that maps where it has put nothing";
   for (const bool whole : {true, false}) {
     start();
     const std::uint32_t before = tenant->take_growing(3).first;
@@ -109,7 +110,8 @@ TEST_F(CoalescingArenaTest, APlaceThatSomebodyElseIsGivenIsNeverSeenAgain) {
     tenant->give(before);
     tenant->give(behind);
     arena->purge(false);
-    EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u) << "neighbours do not merge across it";
+    EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u)
+        << "neighbours do not merge across it";
     arena->decommit_free();
     arena->recover_in_child();
     while (tenant->take_growing(1).first < 60) {
@@ -123,11 +125,13 @@ TEST_F(CoalescingArenaTest, APlaceThatSomebodyElseIsGivenIsNeverSeenAgain) {
   }
 }
 
-// Under a limit the place may be granted to nobody just now: it is decommitted, like what loses its charge.
+// Under a limit the place may be granted to nobody just now: it is decommitted,
+// like what loses its charge.
 TEST_F(CoalescingArenaTest, APlaceThatIsRefusedIsClosedUntilItIsNeeded) {
   for (const bool foreign : {false, true}) {
     start();
-    if (arena->statistics().reserved_bytes >= kGiB) GTEST_SKIP() << "of a reserved range it is lost";
+    if (arena->statistics().reserved_bytes >= kGiB)
+      GTEST_SKIP() << "of a reserved range it is lost";
     const std::uint32_t a = tenant->take_growing(40).first;
     ASSERT_NE(tenant->take_growing(1).first, 0u);
     Calls::refuse_all(Calls::kOpenAt);
@@ -175,19 +179,22 @@ TEST_F(CoalescingArenaTest, AChildNeverTouchesAPlaceThatWasJustLeft) {
     EXPECT_EQ(os::open_at(tenant->address(a), 6 * kSlice), os::Placed::kYes) << "nothing is there";
   };
   // By another thread: the one that moves is gone in the child.
-  Calls::in_the_hole = [&](void*, std::size_t) { std::thread([&] { test::in_child(look); }).join(); };
+  Calls::in_the_hole = [&](void*, std::size_t) {
+    std::thread([&] { test::in_child(look); }).join();
+  };
   ASSERT_TRUE(tenant->move_out(a));
   EXPECT_EQ(arena->statistics().lost_bytes, 0u);
   expect_books(*arena, *tenant);
 }
 
-// What a fork has handed down does not join fresh mappings, and the kernel has room for 65,530. (Nobody tells
-// the child of a process that never had another thread.)
+// What a fork has handed down does not join fresh mappings, and the kernel has room for 65,530.
+// (Nobody tells the child of a process that never had another thread.)
 TEST_F(CoalescingArenaTest, AChildMovesNoMoreThanItHasMappingsFor) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer has mappings of its own";
   if (test::kEmulated) GTEST_SKIP() << "thousands of calls, and the emulator is slow";
   os::start();
-  if (!os::children_show_themselves()) GTEST_SKIP() << "the kernel does not show that this is a child";
+  if (!os::children_show_themselves())
+    GTEST_SKIP() << "the kernel does not show that this is a child";
   set_bits("34");
   start();
   ASSERT_NE(tenant->take_growing(1).first, 0u);
@@ -210,7 +217,7 @@ TEST_F(CoalescingArenaTest, AChildMovesNoMoreThanItHasMappingsFor) {
   });
 }
 
-// --- Any one call refused ----------------------------------------------------------------------------------
+// --- Any one call refused ------------------------------------------------------------------------
 
 // A bit of everything. What is refused is asked for again at once.
 void scenario(FaultyArena& arena, ArenaTenant& tenant) {
@@ -340,13 +347,15 @@ TEST_F(CoalescingArenaTest, AStartThatFindsNoPlaceFails) {
   };
   EXPECT_FALSE(arena->start(kSlice));
   EXPECT_EQ(arena->base(), 0u);
-  Calls::refuses.may([](const Calls::Call& call, std::size_t) { return call.kind == Calls::kReserve; });
+  Calls::refuses.may(
+      [](const Calls::Call& call, std::size_t) { return call.kind == Calls::kReserve; });
   ASSERT_TRUE(arena->start(kSlice)) << "a place is enough";
   ASSERT_NE(tenant->take_growing(10).first, 0u);
   expect_books(*arena, *tenant);
 }
 
-// Opening what is reserved is never refused for its size: the kernel is asked what a mapping would be told.
+// Opening what is reserved is never refused for its size: the kernel is asked what
+// a mapping would be told.
 TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
   set_bits("33");
   start();
@@ -360,7 +369,7 @@ TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
   EXPECT_NE(arena->take_growing(2 * kGiB / kSlice, 1, kAnyUse).first, 0u);
 }
 
-// --- Limits and locks: in a process of its own -------------------------------------------------------------
+// --- Limits and locks: in a process of its own ---------------------------------------------------
 
 TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryCountsNot) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
@@ -387,7 +396,8 @@ TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryC
     for (std::size_t i = 0; i < taken.size(); i += 2) arena->give(taken[i]);
     EXPECT_TRUE(arena->is_at_limit());
     EXPECT_LE(arena->statistics().opened_bytes, (taken.size() + 2) / 2 * 16 * kSlice * 5 / 4);
-    EXPECT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u) << "what came back is no longer charged";
+    EXPECT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u)
+        << "what came back is no longer charged";
     arena->decommit_free();
     void* other = os::map(64 * kMiB, os::page_size());
     EXPECT_NE(other, nullptr) << "and others can have it";
@@ -400,7 +410,8 @@ TEST_F(CoalescingArenaTest, ALimitIsLookedForByAddressesAlone) {
   set_bits("34");
   start();
   Calls::recording = true;
-  while (arena->limit() < 2 * kGiB / kSlice) ASSERT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u);
+  while (arena->limit() < 2 * kGiB / kSlice)
+    ASSERT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u);
   Calls::recording = false;
   std::size_t looks = 0;
   for (const Calls::Call& call : Calls::record) {
@@ -418,7 +429,8 @@ TEST_F(CoalescingArenaTest, ALimitIsLookedForByAddressesAlone) {
 // Fills what a limit allows, until the arena is refused something.
 std::vector<std::uint32_t> fill_up(FaultyArena& arena) {
   std::vector<std::uint32_t> taken;
-  while (const std::uint32_t first = arena.take_growing(16, 1, kAnyUse).first) taken.push_back(first);
+  while (const std::uint32_t first = arena.take_growing(16, 1, kAnyUse).first)
+    taken.push_back(first);
   return taken;
 }
 
@@ -457,7 +469,8 @@ TEST_F(CoalescingArenaTest, ALimitThatIsRaisedIsForgotten) {
         arena->look_at_limit();
         EXPECT_FALSE(arena->is_at_limit());
         EXPECT_FALSE(os::has_memory_limit());
-        while (arena->limit() < kGiB / kSlice) ASSERT_NE(arena->take_growing(16, 1, kAnyUse).first, 0u);
+        while (arena->limit() < kGiB / kSlice)
+          ASSERT_NE(arena->take_growing(16, 1, kAnyUse).first, 0u);
         EXPECT_FALSE(arena->is_at_limit());
         // Another one is met as well.
         const rlimit again{test::address_space_in_use() + 16 * kMiB + 300 * kKiB, RLIM_INFINITY};

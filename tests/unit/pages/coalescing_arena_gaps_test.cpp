@@ -1,5 +1,5 @@
-// An arena whose tables meet something foreign: the slices that would have their entries there are lost,
-// and everything else goes on as before.
+// An arena whose tables meet something foreign: the slices that would have their entries there are
+// lost, and everything else goes on as before.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -15,7 +15,8 @@ constexpr std::size_t kPage = 4 * kKiB;
 
 // The arena's tables, in the order in which they are placed.
 enum Table : unsigned { kUpper, kRows, kTables };
-// Where block() hits an entry of the index's second level in kUpper, the one of units from 576 * 4096 on.
+// Where block() hits an entry of the index's second level in kUpper, the one of
+// units from 576 * 4096 on.
 constexpr std::size_t kSecondLevel = 15 * kPage;
 
 class ArenaGaps : public CoalescingArenaTest {
@@ -33,14 +34,16 @@ class ArenaGaps : public CoalescingArenaTest {
     set_bits("44");
     arena = std::make_unique<FaultyArena>();
     Calls::reset();
-    const auto placed = Calls::during(Calls::kReserveAt, [&] { ASSERT_TRUE(arena->start(kSlice << 2)); });
+    const auto placed =
+        Calls::during(Calls::kReserveAt, [&] { ASSERT_TRUE(arena->start(kSlice << 2)); });
     tables.clear();
     for (const Calls::Call& call : placed) {
       if (call.bytes > 2 * kPage) tables.push_back(call.address + kPage);
     }
     ASSERT_EQ(tables.size(), std::size_t{kTables});
   }
-  // A page of somebody else's in the way of table `t`, `behind` bytes behind what is mapped of it now.
+  // A page of somebody else's in the way of table `t`, `behind` bytes behind
+  // what is mapped of it now.
   void block(std::size_t t, std::size_t behind) {
     void* at = pointer_to(tables[t] + kMiB + kPage + behind);
     void* p = mmap(at, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -50,7 +53,8 @@ class ArenaGaps : public CoalescingArenaTest {
   char* address(std::uint32_t first) const {
     return pointer_to<char>(arena->base() + std::size_t{first} * kSlice);
   }
-  // Takes ranges of `count` slices until so many slices are open; each is new, and memory at both ends.
+  // Takes ranges of `count` slices until so many slices are open; each is new,
+  // and memory at both ends.
   void grow_to(std::size_t slices, std::size_t count) {
     while (arena->limit() < slices) {
       const std::uint32_t first = arena->take_growing(count, 1, kAnyUse).first;
@@ -66,8 +70,8 @@ class ArenaGaps : public CoalescingArenaTest {
     }
     taken[first] = count;
   }
-  // What the walk shows is what was taken, and what is free; in order, and nothing foreign. (What is
-  // decommitted is not shown either.)
+  // What the walk shows is what was taken, and what is free; in order, and nothing foreign. (What
+  // is decommitted is not shown either.)
   void expect_walk(bool some_is_closed = false) {
     std::size_t end = 1;
     std::size_t seen = 0;
@@ -117,9 +121,9 @@ TEST_F(ArenaGaps, EachTableMayBeInterrupted) {
       if (HasFatalFailure()) return;
       const std::size_t lost = arena->statistics().lost_bytes / kSlice;
       EXPECT_GT(lost, 0u);
-      // Three pages: what is in the way, and two guards; and what an entry more at either end is about.
-      // Where that takes the place of an entry of the second level, all of the first that it is about are
-      // lost.
+      // Three pages: what is in the way, and two guards; and what an entry more at either end
+      // is about. Where that takes the place of an entry of the second level, all of the first
+      // that it is about are lost.
       const bool second = t == kUpper && behind == kSecondLevel;
       EXPECT_LE(lost, (second ? 64 + 9 : 9) * (t == kUpper ? 4096u : 64u));
       if (second) {
@@ -209,8 +213,8 @@ TEST_F(ArenaGaps, AForkInTheMiddleOfGrowth) {
     grow_to(100, 10);
     bool forked = false;
     bool reached = false;
-    // The thread that grows vanishes at call k: the child of a handler that forked there never comes back to
-    // it.
+    // The thread that grows vanishes at call k: the child of a handler that forked
+    // there never comes back to it.
     Calls::refuses.may([&](const Calls::Call&, std::size_t number) {
       if (number != k || forked) return false;
       forked = reached = true;

@@ -16,7 +16,7 @@ namespace {
 
 using Calls = FaultyCalls;
 
-// --- Growth ------------------------------------------------------------------------------------------------
+// --- Growth --------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, OpensAheadInDoublingSteps) {
   start();
@@ -37,7 +37,8 @@ TEST_F(CoalescingArenaTest, OpensWhatIsMissingBeyondTheFreeTail) {
   ASSERT_EQ(arena->limit(), 11u);
   ASSERT_TRUE(tenant->resize(a, 4));
   Calls::refuses = [](const Calls::Call& call, std::size_t) { return call.bytes > 5 * kSlice; };
-  const auto opened = Calls::during(Calls::kOpen, [&] { EXPECT_EQ(tenant->take_growing(11).first, 5u); });
+  const auto opened =
+      Calls::during(Calls::kOpen, [&] { EXPECT_EQ(tenant->take_growing(11).first, 5u); });
   ASSERT_EQ(opened.size(), 2u) << "the step ahead, and what is needed";
   EXPECT_EQ(opened[1].bytes, 5 * kSlice) << "six slices at the end were free";
   EXPECT_EQ(opened[1].address, arena->base() + 11 * kSlice);
@@ -47,7 +48,8 @@ TEST_F(CoalescingArenaTest, OpensWhatIsMissingBeyondTheFreeTail) {
 
 TEST_F(CoalescingArenaTest, AlignsBeyondItsOwnAlignment) {
   for (const bool reserved : {true, false}) {
-    if (!reserved && (test::kUnderAsan || test::kUnderTsan)) continue;  // their shadow is where it would be
+    // Their shadow is where it would be
+    if (!reserved && (test::kUnderAsan || test::kUnderTsan)) continue;
     start(reserved);
     for (std::size_t alignment = 1; alignment <= 2048; alignment *= 2) {
       ASSERT_NE(tenant->take_growing(3, alignment).first, 0u) << alignment;
@@ -61,9 +63,9 @@ TEST_F(CoalescingArenaTest, AlignsBeyondItsOwnAlignment) {
   }
 }
 
-// A request is not weighed against each of many holes that are a little too small: they would all be looked
-// at under the lock that every growing thread needs. So what fits behind them is found among few of them
-// only. (How many are looked at, controller_test.cpp counts.)
+// A request is not weighed against each of many holes that are a little too small: they would all
+// be looked at under the lock that every growing thread needs. So what fits behind them is found
+// among few of them only. (How many are looked at, controller_test.cpp counts.)
 TEST_F(CoalescingArenaTest, GrowsPastManyHolesThatAreTooSmall) {
   const auto finds_what_fits_behind = [&](std::size_t count) {
     start();
@@ -154,11 +156,13 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
   EXPECT_GE(refused, 5000u);
 }
 
-// Where the range ends decommitting makes no room: nothing is decommitted for a request that cannot be had.
+// Where the range ends decommitting makes no room: nothing is decommitted for a
+// request that cannot be had.
 TEST_F(CoalescingArenaTest, NothingIsClosedInVainWhereTheRangeEnds) {
   start();
   std::vector<std::uint32_t> ranges;
-  while (const std::uint32_t first = arena->take_growing(2, 1, kAnyUse).first) ranges.push_back(first);
+  while (const std::uint32_t first = arena->take_growing(2, 1, kAnyUse).first)
+    ranges.push_back(first);
   ASSERT_GE(ranges.size(), 8000u);
   for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
   Calls::calls = 0;
@@ -169,8 +173,8 @@ TEST_F(CoalescingArenaTest, NothingIsClosedInVainWhereTheRangeEnds) {
   EXPECT_LE(Calls::calls + 0, 100u);
 }
 
-// A refusal decommits nothing if all that is free would not do; and one that follows a give costs no more
-// calls.
+// A refusal decommits nothing if all that is free would not do; and one that follows a
+// give costs no more calls.
 TEST_F(CoalescingArenaTest, NothingIsClosedForWhatWouldNotDo) {
   start();
   std::vector<std::uint32_t> ranges(1000);
@@ -188,9 +192,9 @@ TEST_F(CoalescingArenaTest, NothingIsClosedForWhatWouldNotDo) {
   EXPECT_LE(Calls::calls + 0, 100u);
 }
 
-// Decommitted ranges are opened again when the kernel lets us have them, whatever it says of mappings
-// elsewhere (at the limit on their number reopening makes them fewer); and by and by, for a few may be
-// enough.
+// Decommitted ranges are opened again when the kernel lets us have them, whatever it says of
+// mappings elsewhere (at the limit on their number reopening makes them fewer); and by and by,
+// for a few may be enough.
 TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   start(kReserved);
   std::vector<std::uint32_t> ranges(400);
@@ -219,11 +223,13 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
     return call.kind == Calls::kWouldGrant || (call.kind == Calls::kOpen && call.address >= end);
   });
-  for (std::size_t i = 0; i < ranges.size() / 2; ++i) EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u);
+  for (std::size_t i = 0; i < ranges.size() / 2; ++i)
+    EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u);
 }
 
-// A kernel that does not count in sums (heuristic overcommit) would grant what is missing, but not the whole:
-// everything is decommitted once, in vain, and not again after each bit of memory that comes back.
+// A kernel that does not count in sums (heuristic overcommit) would grant what is missing,
+// but not the whole: everything is decommitted once, in vain, and not again after each bit
+// of memory that comes back.
 TEST_F(CoalescingArenaTest, WhatWasClosedInVainIsNotClosedAgainSoon) {
   start(kReserved);
   std::vector<std::uint32_t> ranges(1000);
@@ -260,7 +266,8 @@ struct Budget {
 // Closing for an aligned range counts what lies in front of it; and what is free at the end stays.
 TEST_F(CoalescingArenaTest, ClosingCountsWhatIsReallyNeeded) {
   start(kReserved);
-  // Wherever the kernel has put the arena: the next multiple of the alignment is far behind the end.
+  // Wherever the kernel has put the arena: the next multiple of the
+  // alignment is far behind the end.
   constexpr std::size_t kAlignment = 4096;
   const std::size_t origin = arena->base() / kSlice;
   const std::size_t next = align_up(origin + 1, kAlignment) - origin;
@@ -277,7 +284,8 @@ TEST_F(CoalescingArenaTest, ClosingCountsWhatIsReallyNeeded) {
   // 200 free ranges of two slices; and a few more each time.
   for (std::size_t i = 1; i < 40; i += 2) {
     arena->give(ranges[i]);
-    EXPECT_EQ(arena->take_growing(1, kAlignment, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
+    EXPECT_EQ(arena->take_growing(1, kAlignment, kAnyUse, FaultyArena::Effort::kDecommit).first,
+              0u);
   }
   EXPECT_EQ(Calls::count[Calls::kClose] + 0, 0u);
   EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
@@ -288,8 +296,8 @@ TEST_F(CoalescingArenaTest, ClosingLeavesTheEndForWhatIsOpenedBehindIt) {
   start(kReserved);
   const std::size_t all = arena->capacity() - 1;
   ASSERT_NE(arena->take_growing(all - 170, 1, kAnyUse).first, 0u);
-  Calls::refuses = [limit = arena->base() + (arena->capacity() - 60) * kSlice](const Calls::Call& call,
-                                                                               std::size_t) {
+  Calls::refuses = [limit = arena->base() + (arena->capacity() - 60) * kSlice](
+                       const Calls::Call& call, std::size_t) {
     return call.kind == Calls::kOpen && call.address + call.bytes > limit;
   };
   const std::uint32_t hole = arena->take_growing(50, 1, kAnyUse).first;
@@ -322,8 +330,8 @@ TEST_F(CoalescingArenaTest, AClosingInVainSpeaksForItsSizeOnly) {
   EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
 }
 
-// In a range that is not reserved others may map where something was decommitted. That is not asked for each
-// time.
+// In a range that is not reserved others may map where something was decommitted. That is
+// not asked for each time.
 TEST_F(CoalescingArenaTest, ClosedRangesThatOthersTookAreNotAskedForAgain) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "their shadow is where it would be";
   start();
@@ -335,7 +343,8 @@ TEST_F(CoalescingArenaTest, ClosedRangesThatOthersTookAreNotAskedForAgain) {
   EXPECT_EQ(arena->decommit_free(), ranges.size() * kSlice);
   for (std::size_t i = 0; i < ranges.size(); i += 2) {
     void* at = pointer_to(arena->base() + ranges[i] * kSlice);
-    ASSERT_EQ(mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), at);
+    ASSERT_EQ(mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+              at);
   }
   EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u) << "behind the end";
   Calls::calls = 0;
@@ -420,7 +429,8 @@ TEST_F(CoalescingArenaTest, WhatItsUserHasNoBooksForIsNotHandedOutNorLost) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(arena->take_growing(100, 1, no_books).first, 0u);
   EXPECT_EQ(asked, 3u);
   EXPECT_EQ(arena->limit(), limit);
-  const auto opened = Calls::during(Calls::kOpen, [&] { ASSERT_NE(tenant->take_growing(100).first, 0u); });
+  const auto opened =
+      Calls::during(Calls::kOpen, [&] { ASSERT_NE(tenant->take_growing(100).first, 0u); });
   EXPECT_TRUE(opened.empty()) << "it was open already";
   expect_books(*arena, *tenant);
   tenant->give_all();
@@ -434,9 +444,9 @@ TEST_F(CoalescingArenaTest, StepsOverForeignMappingsAndNeverShowsThem) {
   start();
   ASSERT_NE(tenant->take_growing(1).first, 0u);
   char* ahead = tenant->address(40);
-  ASSERT_EQ(
-      mmap(ahead, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
-      ahead);
+  ASSERT_EQ(mmap(ahead, 4096, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+            ahead);
   std::memset(ahead, 0x5a, 4096);
   for (int i = 0; i < 100; ++i) ASSERT_NE(tenant->take_growing(3).first, 0u);
   EXPECT_GE(arena->statistics().lost_bytes, kSlice);
@@ -458,7 +468,8 @@ TEST_F(CoalescingArenaTest, StepsOverForeignMappingsAndNeverShowsThem) {
   munmap(ahead, 4096);
 }
 
-// What is lost to foreign mappings is their size and as much again at most, however much was asked for.
+// What is lost to foreign mappings is their size and as much again at most,
+// however much was asked for.
 TEST_F(CoalescingArenaTest, ForeignMappingsCostALargeRangeLittle) {
   if (test::kUnderAsan || test::kUnderTsan)
     GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
@@ -487,7 +498,7 @@ TEST_F(CoalescingArenaTest, ForeignMappingsCostALargeRangeLittle) {
   munmap(several, 500 * kSlice);
 }
 
-// --- Closing -----------------------------------------------------------------------------------------------
+// --- Closing -------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
   for (const bool reserved : {true, false}) {
@@ -554,7 +565,8 @@ TEST_F(CoalescingArenaTest, WhatTheKernelWillNotCloseStaysFree) {
   EXPECT_EQ(tenant->take_growing(6).first, c);
 }
 
-// A range that is not reserved is unmapped, which the kernel refuses where it may not cut a mapping in two.
+// A range that is not reserved is unmapped, which the kernel refuses where it may
+// not cut a mapping in two.
 TEST_F(CoalescingArenaTest, WhatTheKernelWillNotUnmapStaysFree) {
   if (test::kUnderAsan || test::kUnderTsan)
     GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
@@ -573,7 +585,7 @@ TEST_F(CoalescingArenaTest, WhatTheKernelWillNotUnmapStaysFree) {
   expect_books(*arena, *tenant);
 }
 
-// --- What is known to be zero ------------------------------------------------------------------------------
+// --- What is known to be zero --------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
   start();
@@ -640,7 +652,7 @@ TEST_F(CoalescingArenaTest, WhatMovesOutLeavesZerosBehind) {
   EXPECT_FALSE(all.zero);
 }
 
-// --- Decay -------------------------------------------------------------------------------------------------
+// --- Decay ---------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, PurgesExactlyWhatStayedFreeSinceTheLastTick) {
   start();

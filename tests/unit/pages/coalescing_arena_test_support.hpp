@@ -1,4 +1,5 @@
-// A coalescing arena whose kernel counts and refuses, and a tenant who checks every range that it gets.
+// A coalescing arena whose kernel counts and refuses, and a tenant who checks
+// every range that it gets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,8 +43,8 @@ struct FaultyCalls {
     std::size_t bytes;
   };
 
-  /// Does the kernel refuse this call? Set while no other thread is in the arena. A test in which nothing was
-  /// refused has tested nothing: it fails as the next plan is set, or none.
+  /// Does the kernel refuse this call? Set while no other thread is in the arena. A test in which
+  /// nothing was refused has tested nothing: it fails as the next plan is set, or none.
   class Plan {
    public:
     using Function = std::function<bool(const Call&, std::size_t number)>;
@@ -234,8 +235,8 @@ class ArenaTenant {
     mark(first);
     return true;
   }
-  /// Moves what is at `first` out, with room of as much again; the tenant has it no more. `may_be_lost`: the
-  /// range.
+  /// Moves what is at `first` out, with room of as much again; the tenant has it no more.
+  /// `may_be_lost`: the range.
   bool move_out(std::uint32_t first, bool may_be_lost = false) {
     const Range range = live_.at(first);
     const auto moved = arena_.move_out(first, range.count, 2 * range.count * kSlice);
@@ -289,12 +290,14 @@ class ArenaTenant {
   }
   void mark(std::uint32_t first) {
     const Range& range = live_.at(first);
-    for (std::size_t at = 0; at < range.count * kSlice; at += kStep) word(first, at) = range.seed + at;
+    for (std::size_t at = 0; at < range.count * kSlice; at += kStep)
+      word(first, at) = range.seed + at;
   }
   void expect_marks(std::uint32_t first) const { expect_marks(first, live_.at(first).count); }
   void expect_marks(std::uint32_t first, std::size_t count) const {
     const std::uint64_t seed = live_.at(first).seed;
-    for (std::size_t at = 0; at < count * kSlice; at += kStep) ASSERT_EQ(word(first, at), seed + at) << at;
+    for (std::size_t at = 0; at < count * kSlice; at += kStep)
+      ASSERT_EQ(word(first, at), seed + at) << at;
   }
   // Not at the page's beginning: a page's first bytes are where everybody writes.
   std::uint64_t& word(std::uint32_t first, std::size_t at) const {
@@ -312,9 +315,10 @@ struct ArenaBooks {
   std::size_t out_of_sight = 0;  ///< decommitted or lost: what the walk leaves out
 };
 
-/// At rest: the walk shows what is handed out as in use and nothing else, no two free neighbours, in address
-/// order; and what is open is slice 0, taken, free or `target_lost`.
-inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant, std::size_t target_lost = 0) {
+/// At rest: the walk shows what is handed out as in use and nothing else, no two free neighbours,
+/// in address order; and what is open is slice 0, taken, free or `target_lost`.
+inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant,
+                               std::size_t target_lost = 0) {
   ArenaBooks books;
   std::size_t at = 1;
   bool free_before = false;

@@ -53,7 +53,8 @@ class FrontedTableTest : public testing::Test {
   // Of somebody else's: from that record of the front on.
   void map_foreign(std::size_t record, std::size_t pages) {
     void* at = &table[0] + record;
-    void* p = mmap(at, pages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void* p = mmap(at, pages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                   -1, 0);
     ASSERT_EQ(p, at);
   }
   // Asks for one record after another, up to `end`; which there are.
@@ -94,7 +95,8 @@ TEST_F(FrontedTableTest, GoesOnElsewhereBehindItsFront) {
   table.destroy();
 }
 
-// One page of a page table is for all of them, and no mapping but each one's and a guard between two.
+// One page of a page table is for all of them, and no mapping but each one's
+// and a guard between two.
 TEST_F(FrontedTableTest, FrontsStandSideBySideBeforeTheFirstTable) {
   region.choose<PageCalls>();
   FrontedTable<PageRecord, 40> second;

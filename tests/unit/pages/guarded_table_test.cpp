@@ -1,5 +1,5 @@
-// Tables between guard pages: what they open, what they give back, and what a foreign mapping in their way
-// costs.
+// Tables between guard pages: what they open, what they give back, and what a foreign
+// mapping in their way costs.
 #include "pages/guarded_table.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ std::string rights_at(const void* p) {
 }
 
 void* map_foreign(char* at, std::size_t bytes) {
-  void* p = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  void* p = mmap(at, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   EXPECT_EQ(p, at);
   std::memset(p, 0x5a, bytes);
   return p;
@@ -81,7 +82,8 @@ class GuardedTableTest : public testing::Test {
 
 TEST_F(GuardedTableTest, OpensWhatIsAskedForBetweenGuards) {
   start();
-  for (const std::size_t needed : {1ul, 4096ul, 4097ul, 70'000ul, 1'000'000ul, 5'000'000ul, kCapacity}) {
+  for (const std::size_t needed :
+       {1ul, 4096ul, 4097ul, 70'000ul, 1'000'000ul, 5'000'000ul, kCapacity}) {
     const TableReach reach = table.open_up_to(opened, needed, false);
     ASSERT_EQ(reach.end, needed);
     EXPECT_EQ(reach.next, needed);
@@ -93,7 +95,8 @@ TEST_F(GuardedTableTest, OpensWhatIsAskedForBetweenGuards) {
   }
   char* base = table.base();
   table.destroy();
-  for (const std::size_t at : {std::size_t{0}, kCapacity / 2, kCapacity}) EXPECT_EQ(rights_at(base + at), "");
+  for (const std::size_t at : {std::size_t{0}, kCapacity / 2, kCapacity})
+    EXPECT_EQ(rights_at(base + at), "");
   EXPECT_EQ(rights_at(base - 1), "");
 }
 
@@ -120,7 +123,8 @@ TEST_F(GuardedTableTest, AForeignMappingCostsWhatItCovers) {
       EXPECT_EQ(reach.end, begins - kPage);
       EXPECT_EQ(reach.next, begins + bytes + kPage);
       use(kPage, align_down(reach.end, kPage));
-      EXPECT_EQ(table.open_up_to(100, reach.end, false).end, reach.end) << "what lies before it is ours";
+      EXPECT_EQ(table.open_up_to(100, reach.end, false).end, reach.end)
+          << "what lies before it is ours";
       EXPECT_EQ(table.open_up_to(reach.end, needed, false).next, reach.next) << "it is told again";
       const std::size_t behind = reach.next;
       reach = table.open_up_to(behind, needed, false);
@@ -189,8 +193,8 @@ TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
   }
 }
 
-// A fork finds the thread that makes the table grow between a call of the kernel and the note of it: in the
-// child the table goes on without a gap, if nobody else's mapping is there.
+// A fork finds the thread that makes the table grow between a call of the kernel and the note of
+// it: in the child the table goes on without a gap, if nobody else's mapping is there.
 TEST_F(GuardedTableTest, AForkAfterAnyCallOfItsGrowthLeavesNoGap) {
   for (const bool foreign : {false, true}) {
     unsigned forks = 0;
@@ -213,7 +217,8 @@ TEST_F(GuardedTableTest, AForkAfterAnyCallOfItsGrowthLeavesNoGap) {
                     }
                     const TableReach reach = table.open_up_to(needed, 8 * kMiB, false);
                     if (!foreign) return reach.end == 8 * kMiB && table.is_without_gaps() ? 0 : 3;
-                    if (reach.end != 5 * kMiB - kPage || reach.next != 5 * kMiB + 2 * kPage) return 4;
+                    if (reach.end != 5 * kMiB - kPage || reach.next != 5 * kMiB + 2 * kPage)
+                      return 4;
                     return is_untouched(theirs, kPage) ? 0 : 5;
                   }),
                   0);
@@ -246,7 +251,8 @@ TEST_F(GuardedTableTest, AForkBeforeAForeignMappingWasMetLeavesItAlone) {
                 if (reach.end != 2 * kMiB - kPage) return 1;
                 // (What the vanished thread has looked at behind it may be in the way as well.)
                 std::size_t lost = 0;
-                for (; reach.end != 4 * kMiB; reach = table.open_up_to(reach.next, 4 * kMiB, false)) {
+                for (; reach.end != 4 * kMiB;
+                     reach = table.open_up_to(reach.next, 4 * kMiB, false)) {
                   if (reach.next == reach.end) return 2;
                   lost += (reach.next - reach.end) / kPage;
                 }
@@ -264,7 +270,8 @@ TEST_F(GuardedTableTest, AForkBeforeAForeignMappingWasMetLeavesItAlone) {
   munmap(theirs, 3 * kPage);
 }
 
-// A process may have only so many mappings: what is reserved and cannot be opened takes one of them.
+// A process may have only so many mappings: what is reserved and cannot be
+// opened takes one of them.
 TEST_F(GuardedTableTest, APlaceThatCannotBeOpenedCanBeGivenBack) {
   start();
   Calls::refuse_all(Calls::kOpen);
@@ -301,7 +308,8 @@ TEST(TableRegionTest, TablesDoNotMeetAndBeginNearEachOther) {
   region.choose<PageCalls>();
   std::set<std::uintptr_t> gigabytes;
   std::uintptr_t begin = 0;
-  for (const std::size_t bytes : {2 * kMiB, 121 * kMiB, 369 * kMiB, 2 * kGiB + 1, 8 * kGiB, 16 * kGiB}) {
+  for (const std::size_t bytes :
+       {2 * kMiB, 121 * kMiB, 369 * kMiB, 2 * kGiB + 1, 8 * kGiB, 16 * kGiB}) {
     const TablePlace place = region.place_for(bytes);
     if (place.address == 0) GTEST_SKIP() << "no place is free: tables are reserved";
     EXPECT_EQ(place.address % (64 * kKiB), 0u);

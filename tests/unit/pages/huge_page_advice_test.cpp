@@ -21,7 +21,7 @@ constexpr auto kDense = [](Block) { return true; };
 constexpr auto kSparse = [](Block) { return false; };
 const Block kNothing{};
 
-// --- What is opened ----------------------------------------------------------------------------------------
+// --- What is opened ------------------------------------------------------------------------------
 
 struct HugePageAdviceTest : testing::Test {
   /// Steps of one slice each open what lies below 64 MiB, and leave a probe.
@@ -32,10 +32,12 @@ struct HugePageAdviceTest : testing::Test {
 TEST_F(HugePageAdviceTest, WhatWasDenseAndHasStayedIsFollowedByAdvice) {
   open_small();
   const Block first{kFirst, kStep};
-  EXPECT_EQ(advice.opened(first, 1, Advice::kStaysMs, kDense), (Block{kFirst + kUnit, kStep - kUnit}))
+  EXPECT_EQ(advice.opened(first, 1, Advice::kStaysMs, kDense),
+            (Block{kFirst + kUnit, kStep - kUnit}))
       << "all but the next probe";
   const Block next{kFirst + kStep, kStep};
-  EXPECT_EQ(advice.opened(next, 1, Advice::kStaysMs, kSparse), next) << "the answer holds for a sixteenth";
+  EXPECT_EQ(advice.opened(next, 1, Advice::kStaysMs, kSparse), next)
+      << "the answer holds for a sixteenth";
 }
 
 TEST_F(HugePageAdviceTest, AnAnswerHoldsForASixteenthOfWhatIsOpen) {
@@ -86,7 +88,7 @@ TEST_F(HugePageAdviceTest, StepsTooShortForAProbeAreLeftAlone) {
   }
 }
 
-// --- What is open ------------------------------------------------------------------------------------------
+// --- What is open --------------------------------------------------------------------------------
 
 TEST_F(HugePageAdviceTest, TicksGoRoundAllThatHasStayed) {
   constexpr std::size_t kLimit = kFirst + 10 * kUnit;
@@ -124,7 +126,7 @@ TEST_F(HugePageAdviceTest, TicksAdviseWhatIsDenseOnly) {
   EXPECT_EQ(advised, 0u);
 }
 
-// --- An arena ----------------------------------------------------------------------------------------------
+// --- An arena ------------------------------------------------------------------------------------
 
 struct HugePagesOfAnArena : testing::Test {
   using Calls = FaultyCalls;

@@ -41,7 +41,8 @@ struct FailingCalls : LargeObjectCalls {
   }
 };
 
-// Always moves, always to an address that was just in use: the order of table updates and system calls shows.
+// Always moves, always to an address that was just in use: the order of table
+// updates and system calls shows.
 struct MovingCalls : LargeObjectCalls {
   static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
     void* fresh = os::map(new_bytes, 1);
@@ -56,7 +57,8 @@ TEST(LargeObjects, GivesZeroedWholePagesAtAnyAlignment) {
   LargeObjects<> objects;
   const std::size_t page = os::page_size();
   for (std::size_t alignment = 1; alignment <= 64 * kMiB; alignment *= 4) {
-    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, page, page + 1, std::size_t{3 * kMiB}}) {
+    for (const std::size_t size :
+         {std::size_t{0}, std::size_t{1}, page, page + 1, std::size_t{3 * kMiB}}) {
       auto* p = static_cast<char*>(objects.allocate(size, alignment));
       ASSERT_NE(p, nullptr);
       EXPECT_EQ(address_of(p) % max_of(alignment, page), 0u);
@@ -257,8 +259,8 @@ TEST(LargeObjects, TableAgreesWithAReference) {
   EXPECT_EQ(objects.statistics().objects, 0u);
 }
 
-// Moving resizes free addresses that other threads' new objects take at once: a table that is updated after
-// the fact would hold two entries of one address.
+// Moving resizes free addresses that other threads' new objects take at once: a table that is
+// updated after the fact would hold two entries of one address.
 TEST(LargeObjects, AddressReuseAcrossThreads) {
   auto objects = std::make_unique<LargeObjects<MovingCalls>>();
   Atomic<std::uint32_t> errors{0};
@@ -277,10 +279,11 @@ TEST(LargeObjects, AddressReuseAcrossThreads) {
   EXPECT_EQ(objects->statistics().bytes, 0u);
 }
 
-// Threads vanish wherever they are in allocate, resize and free: whole objects at most are lost with them,
-// and the table goes on.
+// Threads vanish wherever they are in allocate, resize and free: whole objects at most are lost
+// with them, and the table goes on.
 TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   constexpr unsigned kThreads = 4, kSlots = 300;

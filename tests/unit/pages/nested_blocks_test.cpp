@@ -33,7 +33,8 @@ TEST(NestedBlocks, HaveTheirSizeAndAlignmentAndNoNeighboursBytes) {
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const auto [p, n] = blocks[i];
-    EXPECT_TRUE(std::all_of(p, p + n, [&](unsigned char c) { return c == static_cast<unsigned char>(i); }));
+    EXPECT_TRUE(
+        std::all_of(p, p + n, [&](unsigned char c) { return c == static_cast<unsigned char>(i); }));
     EXPECT_TRUE(NestedBlocks::free(p));
     EXPECT_EQ(NestedBlocks::usable_size(p), 0u);
   }
@@ -108,7 +109,8 @@ TEST(NestedBlocks, FreesOutsideWhatWasPutOff) {
   EXPECT_EQ(freed.size(), 3u);
 }
 
-// For malloc_trim: however many there are; but not what is put off meanwhile, which may never come to an end.
+// For malloc_trim: however many there are; but not what is put off meanwhile, which
+// may never come to an end.
 TEST(NestedBlocks, FreesAllThatWasPutOff) {
   std::vector<int> blocks(1000);
   std::size_t freed = 0;

@@ -34,7 +34,8 @@ struct UnreservedCalls : PageCalls {
 };
 
 using Reserved = AddressRange<16, HugePages::kKernelDefault, kMiB, 1>;
-using Unreserved = AddressRange<16, HugePages::kKernelDefault, kMiB, 1, Claim::kPlace, UnreservedCalls>;
+using Unreserved =
+    AddressRange<16, HugePages::kKernelDefault, kMiB, 1, Claim::kPlace, UnreservedCalls>;
 
 TEST(PageSourcesDestroy, AReservedRangeGoesBackWhole) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";
@@ -79,8 +80,8 @@ TEST(PageSourcesDestroy, OfAnUnreservedRangeOnlyWhatIsOurs) {
   // The owner has unmapped the end of slice 5, where somebody else maps now.
   char* fifth = static_cast<char*>(range->address(5));
   const std::size_t left = Unreserved::kSlice / 2;
-  ASSERT_NE(mmap(fifth + left, Unreserved::kSlice - left, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                 -1, 0),
+  ASSERT_NE(mmap(fifth + left, Unreserved::kSlice - left, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
             MAP_FAILED);
   range->destroy([&](std::size_t slice) { return slice == 5 ? left : Unreserved::kSlice; });
   UnreservedCalls::foreign = 0;

@@ -1,5 +1,5 @@
-// Every engine over a kernel that refuses: each call of it in turn, runs of them, and by chance under
-// threads.
+// Every engine over a kernel that refuses: each call of it in turn, runs of them, and
+// by chance under threads.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -42,8 +42,8 @@ void expect_nothing_lost(kernel::Books& books) {
     const std::size_t known =
         left.pooled_bytes + left.small_bytes_carved + standard::SizeClasses<Standard>::kSlice;
     if (known != left.opened_bytes) {
-      end_with(books, "of %zu bytes opened only %zu are pooled or carved, %zu lost", left.opened_bytes, known,
-               E::pages.arena.statistics().lost_bytes);
+      end_with(books, "of %zu bytes opened only %zu are pooled or carved, %zu lost",
+               left.opened_bytes, known, E::pages.arena.statistics().lost_bytes);
     }
   }
   if constexpr (std::is_same_v<E, A2allocEngine<A2alloc>>) {
@@ -52,7 +52,8 @@ void expect_nothing_lost(kernel::Books& books) {
   if constexpr (std::is_same_v<E, ScallocEngine<Scalloc>>) {
     // Slice 0 is nobody's.
     const std::size_t spans = E::heap().backend().directory().limit.load_relaxed() - 1;
-    if (E::census().carved != spans) end_with(books, "of %zu spans %zu are known", spans, E::census().carved);
+    if (E::census().carved != spans)
+      end_with(books, "of %zu spans %zu are known", spans, E::census().carved);
   }
 }
 
@@ -97,11 +98,13 @@ struct Names {
 };
 TYPED_TEST_SUITE(Refusals, ShippedEngines, Names);
 
-// All engines make all of these calls, and are refused each of them; but for supermalloc, which moves pages
-// of objects that the arena has no room for only: such a one is copied where that is refused.
+// All engines make all of these calls, and are refused each of them; but for
+// supermalloc, which moves pages of objects that the arena has no room for only: such a
+// one is copied where that is refused.
 template <class E>
 std::vector<kernel::Call> every_call() {
-  std::vector<kernel::Call> calls{kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise};
+  std::vector<kernel::Call> calls{kernel::kMmap, kernel::kMunmap, kernel::kMprotect,
+                                  kernel::kMadvise};
   if (!std::is_same_v<E, SupermallocEngine<Supermalloc>>) calls.push_back(kernel::kMremap);
   return calls;
 }
@@ -121,8 +124,8 @@ TEST_F(StandardRefusals, AnyCallOfTheKernelMayBeRefusedWhereNothingStaysWarm) {
   const Variable decay("SPANALLOC_DECAY_MS", "0");
   SweepResult sum;
   for (const std::size_t count : {std::size_t{1}, std::size_t{5}}) {
-    sum +=
-        sweep({.calls = kernel::kAllCalls, .count = count}, child<EngineApi<StandardEngine>>, every_step());
+    sum += sweep({.calls = kernel::kAllCalls, .count = count}, child<EngineApi<StandardEngine>>,
+                 every_step());
   }
   expect_found(sum, every_call<StandardEngine>());
 }
@@ -131,7 +134,8 @@ TYPED_TEST(Refusals, ThreadsMayBeRefusedAnything) {
   SweepResult sum;
   for (std::uint64_t seed = 0; seed < 60 && sum.failure.empty(); ++seed) {
     for (const unsigned permille : {20u, 200u, 700u}) {
-      const kernel::Plan plan{.calls = kernel::kAllCalls, .permille = permille, .seed = seed_of(seed)};
+      const kernel::Plan plan{
+          .calls = kernel::kAllCalls, .permille = permille, .seed = seed_of(seed)};
       sum += run_refused(plan, child<EngineApi<TypeParam>, RefusalThreads>);
     }
   }
@@ -139,7 +143,7 @@ TYPED_TEST(Refusals, ThreadsMayBeRefusedAnything) {
   expect_found(sum, {kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise});
 }
 
-// --- Does the program find what it is for? -----------------------------------------------------------------
+// --- Does the program find what it is for? -------------------------------------------------------
 
 enum class Defect {
   kDirtyCalloc,
@@ -191,7 +195,9 @@ struct DefectiveApi : EngineApi<StandardEngine> {
 
 template <Defect kDefect>
 std::string failure_of() {
-  return sweep({.calls = kernel::kAllCalls, .count = kernel::kForEver}, child<DefectiveApi<kDefect>>).failure;
+  return sweep({.calls = kernel::kAllCalls, .count = kernel::kForEver},
+               child<DefectiveApi<kDefect>>)
+      .failure;
 }
 
 #define EXPECT_FOUND(defect, words) \

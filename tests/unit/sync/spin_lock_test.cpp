@@ -26,8 +26,8 @@ struct SpinLockTestAccess {
 
 namespace {
 
-// In a process where who sleeps for a lock does so for an hour if nobody wakes it, but for the first 64
-// times, of a microsecond each.
+// In a process where who sleeps for a lock does so for an hour if nobody wakes it, but for the
+// first 64 times, of a microsecond each.
 class SpinLockSleepers : public testing::Test {
  protected:
   static constexpr std::uint64_t kHour = 3'600'000'000'000;
@@ -78,8 +78,8 @@ TEST(SpinLock, WhoDoesNotWaitIsToldHowItIs) {
   EXPECT_TRUE(lock.is_free());
 }
 
-// Forks while another thread holds `lock`; returns what look() returns in the child, which has one thread.
-// Before that prepare() has been done.
+// Forks while another thread holds `lock`; returns what look() returns in the child, which has one
+// thread. Before that prepare() has been done.
 template <class Lock, class Look, class Prepare>
 int in_child_without_the_holder(Lock& lock, Look look, Prepare prepare) {
   std::atomic<bool> held{false};
@@ -131,7 +131,8 @@ TEST(SpinLock, WhoDoesNotWaitTakesADeadOwnersLock) {
                                             if (abandons) lock.abandon_if_owner_died();
                                             Locked how{};
                                             if (lock.is_free() || !lock.try_lock(how)) return 1;
-                                            if (how != Locked::kOwnerDied || !lock.is_mine()) return 2;
+                                            if (how != Locked::kOwnerDied || !lock.is_mine())
+                                              return 2;
                                             lock.unlock();
                                             if (!lock.is_free() || !lock.try_lock(how)) return 3;
                                             return how == Locked::kClean ? 0 : 4;
@@ -144,17 +145,18 @@ TEST(SpinLock, WhoDoesNotWaitTakesADeadOwnersLock) {
 TEST(SpinLock, AnAbandonedLockTellsTheNextHolderOnce) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   SpinLock lock;
-  EXPECT_EQ(in_child_without_the_holder(lock,
-                                        [&] {
-                                          lock.abandon_if_owner_died();
-                                          if (!lock.owner_died() || lock.lock() != Locked::kOwnerDied)
-                                            return 1;
-                                          lock.abandon_if_owner_died();
-                                          if (!lock.is_mine()) return 2;
-                                          lock.unlock();
-                                          return lock.lock() == Locked::kClean ? 0 : 3;
-                                        }),
-            0);
+  EXPECT_EQ(
+      in_child_without_the_holder(lock,
+                                  [&] {
+                                    lock.abandon_if_owner_died();
+                                    if (!lock.owner_died() || lock.lock() != Locked::kOwnerDied)
+                                      return 1;
+                                    lock.abandon_if_owner_died();
+                                    if (!lock.is_mine()) return 2;
+                                    lock.unlock();
+                                    return lock.lock() == Locked::kClean ? 0 : 3;
+                                  }),
+      0);
 }
 
 TEST(SpinLock, ARepairedLockIsFree) {

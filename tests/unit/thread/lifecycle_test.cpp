@@ -140,7 +140,8 @@ bool knows_that_it_is_alone() {
   return os::children_show_themselves() && __libc_single_threaded != 0;
 }
 
-// Whose child has lost nobody. It draws other numbers than its parent and its siblings all the same.
+// Whose child has lost nobody. It draws other numbers than its parent and
+// its siblings all the same.
 TEST(ForkWatch, IsNotToldWhereThereNeverWasAnotherThread) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer has a thread of its own";
   test::in_fresh_process([] {
@@ -155,7 +156,8 @@ TEST(ForkWatch, IsNotToldWhereThereNeverWasAnotherThread) {
     };
     EXPECT_EQ(test::run_in_child([&] {
                 // A child's child, too; and none of it as soon as there was a thread.
-                if (const int code = test::run_in_child([&] { return look(0); }); code != 0) return 10 + code;
+                if (const int code = test::run_in_child([&] { return look(0); }); code != 0)
+                  return 10 + code;
                 std::thread([] {}).join();
                 const int calls = test::run_in_child([] { return watch.calls; });
                 return calls != 1 ? 20 + calls : look(0);

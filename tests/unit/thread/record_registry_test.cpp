@@ -74,7 +74,8 @@ TEST_F(Records, AChildWritesNothingWhereTheListIsRight) {
   registry_.give_back(first);
   registry_.give_back(second);
   const Record* const behind = second->next_idle;
-  registry_.recover_in_child([&](const Record& record) { return &record == first || &record == second; });
+  registry_.recover_in_child(
+      [&](const Record& record) { return &record == first || &record == second; });
   EXPECT_EQ(second->next_idle, behind);
   EXPECT_EQ(take(), second);
   EXPECT_EQ(take(), first);

@@ -1,13 +1,13 @@
-// Equal-sized nodes for a structure inside an allocator, which cannot call one: the "secondary memory
-// allocator" that Leite & Rocha's tree needs (ISMM'19, section 4.4).
+// Equal-sized nodes for a structure inside an allocator, which cannot call one: the "secondary
+// memory allocator" that Leite & Rocha's tree needs (ISMM'19, section 4.4).
 //
-// Nodes are numbered from 1 and lie in chunks that a directory lists; a chunk is mapped when the first node
-// of it is asked for and never goes away, so a number always leads to readable memory. Free nodes are in a
-// Treiber stack; retired ones in the limbo lists of an epoch scheme (pages/coalescing/leite_rocha/epochs.hpp)
-// until nobody can stand on them.
+// Nodes are numbered from 1 and lie in chunks that a directory lists; a chunk is mapped when the
+// first node of it is asked for and never goes away, so a number always leads to readable memory.
+// Free nodes are in a Treiber stack; retired ones in the limbo lists of an epoch scheme
+// (pages/coalescing/leite_rocha/epochs.hpp) until nobody can stand on them.
 //
-// Lock-free: two threads that need a new chunk at once both map one, and the one that comes second gives its
-// own back.
+// Lock-free: two threads that need a new chunk at once both map one, and the one that comes
+// second gives its own back.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,9 @@
 
 namespace spanalloc::coalescing {
 
-/// Chunks: `void* map(bytes)` (zeroed; nullptr when refused) and `void unmap(void*, bytes)`.
-/// Node needs a member `Atomic<std::uint32_t> link` that is the pool's while the node is free or retired.
+/// Chunks: `void* map(bytes)` (zeroed; nullptr when refused) and `void unmap(void*,
+/// bytes)`. Node needs a member `Atomic<std::uint32_t> link` that is the pool's while the
+/// node is free or retired.
 template <class Node, class Chunks, std::size_t kChunkNodes = 1024, std::size_t kMaxChunks = 4096,
           unsigned kEpochSlots = 128>
 class NodePool {

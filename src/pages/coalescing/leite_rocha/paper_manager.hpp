@@ -1,10 +1,10 @@
-// The manager as published (Leite & Rocha, ISMM'19, Listings 3 to 6), over the tree controller: for
-// comparison.
+// The manager as published (Leite & Rocha, ISMM'19, Listings 3 to 6), over the tree
+// controller: for comparison.
 //
-// It keeps the paper's open problems (section 4.4): neighbours freed at the same time may both stay; an
-// allocation may be refused while others hold a block that they are about to split; the tree's nodes need a
-// secondary allocator. With `kRecursive` coalescing goes on while there are free neighbours, so that
-// neighbours missed once are merged when a block beside them is freed.
+// It keeps the paper's open problems (section 4.4): neighbours freed at the same time may both
+// stay; an allocation may be refused while others hold a block that they are about to split; the
+// tree's nodes need a secondary allocator. With `kRecursive` coalescing goes on while there are
+// free neighbours, so that neighbours missed once are merged when a block beside them is freed.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,11 @@ class PaperManager {
   static_assert(BlockController<Tree>);
 
  public:
-  static constexpr std::size_t metadata_bytes(std::size_t units) { return WordMapper::bytes_for(units); }
-  /// `metadata`: zeroed, metadata_bytes(capacity) bytes. False when there is no memory for the empty tree.
+  static constexpr std::size_t metadata_bytes(std::size_t units) {
+    return WordMapper::bytes_for(units);
+  }
+  /// `metadata`: zeroed, metadata_bytes(capacity) bytes. False when there is no
+  /// memory for the empty tree.
   bool attach(void* metadata, std::size_t capacity) {
     mapper_.attach(metadata, 0);
     capacity_ = capacity;

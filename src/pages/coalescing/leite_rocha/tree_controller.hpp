@@ -1,21 +1,22 @@
-// The paper's controller: a lock-free external binary search tree of free blocks, ordered by size, then
-// address.
+// The paper's controller: a lock-free external binary search tree of free blocks,
+// ordered by size, then address.
 //
-// Source: A. Natarajan, N. Mittal, "Fast Concurrent Lock-Free Binary Search Trees", PPoPP'14, as Leite &
-// Rocha use it (ISMM'19, section 4.1); get-best-fit as the latter describe it.
+// Source: A. Natarajan, N. Mittal, "Fast Concurrent Lock-Free Binary Search Trees", PPoPP'14, as
+// Leite & Rocha use it (ISMM'19, section 4.1); get-best-fit as the latter describe it.
 //
-// External: blocks are leaves, inner nodes only route: keys less than the node's are on its left. An edge is
-// a word with the child's number and two marks:
-//   flagged   the child, a leaf, is being removed: decided, and by whom (the linearisation point of remove)
-//   tagged    the edge's lower end stays where it is: its sibling leaf is being removed and the edge will
-//             be moved up
-// A marked edge never changes again. Removing a leaf flags its edge, tags the edge of its sibling, and swings
-// the edge of the lowest untagged ancestor to the sibling, which may detach a chain of inner nodes whose
-// other children are all leaves being removed. Whoever swings that edge retires the whole chain; others that
-// were removing leaves of it find that their leaf is gone.
+// External: blocks are leaves, inner nodes only route: keys less than the node's are on its left.
+// An edge is a word with the child's number and two marks:
+//   flagged   the child, a leaf, is being removed: decided, and by whom (the linearisation point of
+//             remove)
+//   tagged    the edge's lower end stays where it is: its sibling leaf is being removed and the
+//             edge will be moved up
+// A marked edge never changes again. Removing a leaf flags its edge, tags the edge of its sibling,
+// and swings the edge of the lowest untagged ancestor to the sibling, which may detach a chain of
+// inner nodes whose other children are all leaves being removed. Whoever swings that edge retires
+// the whole chain; others that were removing leaves of it find that their leaf is gone.
 //
-// Nodes are reclaimed by epochs, not by hazard pointers: a seek walks through edges of nodes that are already
-// detached, so no single pointer to protect says that the next one is still good.
+// Nodes are reclaimed by epochs, not by hazard pointers: a seek walks through edges of nodes that
+// are already detached, so no single pointer to protect says that the next one is still good.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ class TreeController {
   /// Makes the empty tree. False when there is no memory for its five nodes. Before any other use.
   bool start() {
     Guard guard(pool_.epochs(), spread_by_stack());
-    const std::uint32_t nodes[] = {pool_.take(), pool_.take(), pool_.take(), pool_.take(), pool_.take()};
+    const std::uint32_t nodes[] = {pool_.take(), pool_.take(), pool_.take(), pool_.take(),
+                                   pool_.take()};
     for (const std::uint32_t node : nodes) {
       if (node == 0) return false;
     }
@@ -51,8 +53,8 @@ class TreeController {
     return true;
   }
 
-  /// The paper's ControllerAddBlock. False when there is no memory for nodes: the block is then in nobody's
-  /// books.
+  /// The paper's ControllerAddBlock. False when there is no memory for nodes: the block
+  /// is then in nobody's books.
   bool add(Block block) {
     const Key key = key_of(block);
     Guard guard(pool_.epochs(), spread_by_stack());
@@ -105,8 +107,8 @@ class TreeController {
     }
   }
 
-  /// Calls visit(Block) for the blocks in the tree in order; for tests and statistics, while nothing else
-  /// runs.
+  /// Calls visit(Block) for the blocks in the tree in order; for tests and statistics,
+  /// while nothing else runs.
   template <class Visit>
   void for_each(Visit visit) {
     visit_below(root_, visit);
@@ -159,9 +161,9 @@ class TreeController {
     return key < pool_[node].key ? pool_[node].left : pool_[node].right;
   }
 
-  // Where a search for a key ended. `ancestor` -> `successor` is the last untagged edge above `parent`; all
-  // edges between successor and parent are tagged, so swinging that one edge removes everything down to
-  // `parent`.
+  // Where a search for a key ended. `ancestor` -> `successor` is the last untagged edge above
+  // `parent`; all edges between successor and parent are tagged, so swinging that one edge removes
+  // everything down to `parent`.
   struct Seek {
     std::uint32_t ancestor, successor, parent, leaf;
   };
@@ -198,7 +200,8 @@ class TreeController {
       }
       if (!(pool_[found.leaf].key == key)) return false;
       std::uint64_t expected = edge(found.leaf);
-      if (edge_towards(found.parent, key).compare_exchange_strong_seq_cst(expected, expected | kFlagged)) {
+      if (edge_towards(found.parent, key)
+              .compare_exchange_strong_seq_cst(expected, expected | kFlagged)) {
         mine = found.leaf;
         if (help(key, found)) return true;
       } else if (child_of(expected) == found.leaf && is_marked(expected)) {
@@ -207,8 +210,8 @@ class TreeController {
     }
   }
 
-  // Finishes the removal at found.parent: of the leaf towards `key`, or of its sibling. True if this thread
-  // swung the edge.
+  // Finishes the removal at found.parent: of the leaf towards `key`, or of its sibling. True if
+  // this thread swung the edge.
   bool help(Key key, const Seek& found) {
     Node& parent = pool_[found.parent];
     const bool left = key < parent.key;
@@ -219,14 +222,15 @@ class TreeController {
     const std::uint64_t stays = staying.fetch_or_seq_cst(kTagged) | kTagged;
     std::uint64_t expected = edge(found.successor);
     // The flag of the staying edge moves up with it: its leaf is being removed too.
-    if (!edge_towards(found.ancestor, key).compare_exchange_strong_seq_cst(expected, stays & ~kTagged))
+    if (!edge_towards(found.ancestor, key)
+             .compare_exchange_strong_seq_cst(expected, stays & ~kTagged))
       return false;
     retire_chain(key, found, child_of(stays));
     return true;
   }
 
-  // Everything from successor to parent but `stays`: at each inner node the child off the path is a leaf
-  // being removed.
+  // Everything from successor to parent but `stays`: at each inner node the child off the path
+  // is a leaf being removed.
   void retire_chain(Key key, const Seek& found, std::uint32_t stays) {
     for (std::uint32_t node = found.successor;;) {
       const std::uint32_t left = child_of(pool_[node].left.load_seq_cst());

@@ -1,4 +1,5 @@
-// Heaps of the a2alloc engine as objects: any number of them, each with its threads, its forks and an end.
+// Heaps of the a2alloc engine as objects: any number of them, each with its
+// threads, its forks and an end.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
@@ -39,7 +40,8 @@ static_assert(std::is_trivially_destructible_v<a2alloc::Allocator<A2allocReport>
 template <class Config>
 std::vector<void*> some_of_everything(OwnHeap<Config>& heap) {
   std::vector<void*> blocks;
-  for (const std::size_t n : {std::size_t{1}, std::size_t{40}, std::size_t{5000}, kPiece / 2, 3 * kPiece}) {
+  for (const std::size_t n :
+       {std::size_t{1}, std::size_t{40}, std::size_t{5000}, kPiece / 2, 3 * kPiece}) {
     blocks.push_back(heap->allocate(n));
     std::memset(blocks.back(), 0xA5, n);
     blocks.push_back(heap->allocate_aligned(n, 4096));
@@ -142,10 +144,11 @@ TEST_F(A2allocInstances, OneWithOneHeapServesAllThreads) {
   EXPECT_EQ(checked(heap).live_blocks, 1u);
 }
 
-// What others' destructors do at a thread's end comes after that end was told: it is served by the common
-// heap, and leaves no heap taken.
+// What others' destructors do at a thread's end comes after that end was told: it is served by the
+// common heap, and leaves no heap taken.
 TEST_F(A2allocInstances, AreUsableInTheLastDestructors) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
   static OwnHeap<A2allocReport>* used;
   static std::atomic<int> rounds;
   static pthread_key_t key;
@@ -235,7 +238,8 @@ TEST_F(A2allocInstances, OneThatWasDestroyedIsFresh) {
 
 // Threads of the parent vanish in the middle of what they do in both heaps.
 TEST_F(A2allocInstances, AForksChildHasThemWhole) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   constexpr unsigned kWorkers = 3;

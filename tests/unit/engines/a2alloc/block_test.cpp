@@ -1,5 +1,5 @@
-// Blocks of the a2alloc engine and their neighbours: they tile their superblock, split, merge, grow and
-// shrink.
+// Blocks of the a2alloc engine and their neighbours: they tile their superblock,
+// split, merge, grow and shrink.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -72,8 +72,8 @@ TEST_F(A2allocBlocks, TheFirstInTheFreeListThatIsLargeEnoughServes) {
     walls[i] = heap->allocate(16);
   }
   for (void* hole : holes) heap->deallocate(hole);
-  // The list, front to back: 400, 1000, 200, the rest of the superblock. The best fit for 150 would be the
-  // 200.
+  // The list, front to back: 400, 1000, 200, the rest of the superblock. The best fit
+  // for 150 would be the 200.
   EXPECT_EQ(heap->allocate(150), holes[2]);
   EXPECT_EQ(heap->allocate(900), holes[1]);
   EXPECT_EQ(heap->allocate(180), pointer_to(address_of(holes[2]) + 160 + 16));
@@ -86,7 +86,8 @@ TEST_F(A2allocBlocks, FreeNeighboursMergeInEveryOrder) {
   const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   for (const auto& order : orders) {
     // Half a superblock in three pieces, then one block of just that size.
-    void* parts[3] = {heap->allocate(10000), heap->allocate(12000), heap->allocate(kHalf - 22000 - 2 * 16)};
+    void* parts[3] = {heap->allocate(10000), heap->allocate(12000),
+                      heap->allocate(kHalf - 22000 - 2 * 16)};
     void* rest = heap->allocate(kHalf);
     ASSERT_EQ(superblock_of(rest), superblock_of(parts[0]));
     for (int i : order) {
@@ -189,7 +190,8 @@ TEST_F(A2allocBlocks, AlignedOnesHaveHeadersOfTheirOwn) {
   test::OwnHeap<A2allocReport> heap;
   std::vector<void*> blocks;
   for (std::size_t alignment = 32; alignment <= kPiece / 4; alignment *= 2) {
-    for (std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{100}, alignment, std::size_t{20000}}) {
+    for (std::size_t n :
+         {std::size_t{0}, std::size_t{1}, std::size_t{100}, alignment, std::size_t{20000}}) {
       blocks.push_back(heap->allocate_aligned(n, alignment));
       ASSERT_EQ(address_of(blocks.back()) % alignment, 0u);
       ASSERT_GE(heap->usable_size(blocks.back()), n);

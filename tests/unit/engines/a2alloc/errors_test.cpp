@@ -1,4 +1,5 @@
-// Headers of the a2alloc engine that are no longer what they were, and pointers that lead to none: named.
+// Headers of the a2alloc engine that are no longer what they were, and pointers
+// that lead to none: named.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -15,7 +16,8 @@ using test::superblock_of;
 
 class A2allocDeathTest : public test::SmallArenas {};
 
-#define EXPECT_NAMED(statement, text) EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), text)
+#define EXPECT_NAMED(statement, text) \
+  EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), text)
 
 TEST_F(A2allocDeathTest, OverwrittenHeadersAreNamed) {
   test::OwnHeap<A2allocReport> heap;
@@ -68,7 +70,8 @@ TEST_F(A2allocDeathTest, WritesToFreedMemoryAreNamedBeforeItIsHandedOut) {
   EXPECT_NAMED((write(2, 8), heap->allocate(200)), "^spanalloc: free list corrupted");
   EXPECT_NAMED((write(0, 0), heap->deallocate(blocks[1])), "^spanalloc: free list corrupted");
   // Zeros are no link, nor a list's end.
-  EXPECT_NAMED((std::memset(blocks[2], 0, 16), heap->allocate(200)), "^spanalloc: free list corrupted");
+  EXPECT_NAMED((std::memset(blocks[2], 0, 16), heap->allocate(200)),
+               "^spanalloc: free list corrupted");
   EXPECT_NAMED((std::memset(blocks[0], 0, 16), heap->deallocate(blocks[1])),
                "^spanalloc: free list corrupted");
   // A link that leads to another free block of the superblock, whose way back is not from here.

@@ -1,5 +1,5 @@
-// Eviction: the superblock is empty, the heap has more than K, used over free is below F. Each condition is
-// tested with the other two true.
+// Eviction: the superblock is empty, the heap has more than K, used over free is below F. Each
+// condition is tested with the other two true.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -73,7 +73,8 @@ TEST_F(A2allocEviction, OnlyFromHeapsWhoseUsedOverFreeIsBelowF) {
 }
 
 // The values that ship, as DESIGN.md lists them: superblocks of 64 KiB, K = 8, F = 3.
-void fill_superblocks(test::OwnHeap<A2allocReport>& heap, std::vector<void*>& blocks, std::size_t count) {
+void fill_superblocks(test::OwnHeap<A2allocReport>& heap, std::vector<void*>& blocks,
+                      std::size_t count) {
   blocks.resize(2 * count);
   for (void*& p : blocks) p = heap->allocate(kHalf);
   ASSERT_EQ(checked(heap).superblocks, count);
@@ -89,10 +90,11 @@ void expect_a_quarter_may_be_free(bool a_little_less_used) {
   for (std::size_t freed = 1; freed <= 36; ++freed) {
     heap->deallocate(blocks[2 * freed - 2]);
     heap->deallocate(blocks[2 * freed - 1]);
-    // 27 used over 9 free is not below 3; a little less is, and so is 26 over 10. From then on each that
-    // becomes empty makes one go.
+    // 27 used over 9 free is not below 3; a little less is, and so is 26 over 10. From then on each
+    // that becomes empty makes one go.
     const std::size_t last_kept = a_little_less_used ? 8 : 9;
-    EXPECT_EQ(test::superblocks_kept(heap), freed <= last_kept ? 36 : 36 + last_kept - freed) << freed;
+    EXPECT_EQ(test::superblocks_kept(heap), freed <= last_kept ? 36 : 36 + last_kept - freed)
+        << freed;
   }
 }
 

@@ -1,5 +1,5 @@
-// What a fork leaves behind: threads vanish in the middle of whatever they did; the child's heap is whole,
-// and the vanished threads' heaps go to new ones.
+// What a fork leaves behind: threads vanish in the middle of whatever they did; the child's heap is
+// whole, and the vanished threads' heaps go to new ones.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -27,10 +27,11 @@ constexpr unsigned kWorkers = 4;
 constexpr std::size_t kSlots = 1000;
 using Slots = std::array<std::atomic<void*>, kSlots>;
 
-// Superblocks fill, empty, are evicted and come back; large objects come and go; half of the frees are
-// remote.
+// Superblocks fill, empty, are evicted and come back; large objects come and go; half
+// of the frees are remote.
 template <class E>
-void churn(Slots& slots, unsigned seed, std::atomic<unsigned>& started, const std::atomic<bool>& stop) {
+void churn(Slots& slots, unsigned seed, std::atomic<unsigned>& started,
+           const std::atomic<bool>& stop) {
   E::deallocate(E::allocate(16));
   ++started;
   while (!stop.load(std::memory_order_relaxed)) {
@@ -55,11 +56,12 @@ void use_the_heap(Slots& slots) {
 
 template <class E>
 class A2allocFork : public ::testing::Test {};
-using Engines = ::testing::Types<A2allocEngine<A2alloc>, A2allocEngine<A2allocClasses>, A2allocEngine<Kheap>>;
+using Engines =
+    ::testing::Types<A2allocEngine<A2alloc>, A2allocEngine<A2allocClasses>, A2allocEngine<Kheap>>;
 TYPED_TEST_SUITE(A2allocFork, Engines, test::EngineNames);
 
-// Another library's fork handlers, registered before those of every engine: in the child they run before an
-// engine has been told that it is one.
+// Another library's fork handlers, registered before those of every engine: in the child they run
+// before an engine has been told that it is one.
 std::atomic<void (*)()> allocate_in_handler{nullptr};
 void fork_handler() {
   if (void (*allocate)() = allocate_in_handler; allocate != nullptr) allocate();
@@ -78,17 +80,19 @@ void allocate_and_free() {
 // Says what is wrong, if anything is.
 bool is_whole(const a2alloc::Census& c, const char* when) {
   if (c.consistent()) return true;
-  std::fprintf(stderr,
-               "in the child, %s: %zu broken, first %s at %zx; %zu known: %zu free, %zu+%zu superblocks, "
-               "%zu large, %zu of records, %zu lost, %zu lost to the fork\n",
-               when, c.broken, c.first_problem != nullptr ? c.first_problem : "none",
-               static_cast<std::size_t>(c.at), c.known, c.free, c.superblocks, c.empty_superblocks, c.large,
-               c.heap_records, c.lost, c.lost_to_fork);
+  std::fprintf(
+      stderr,
+      "in the child, %s: %zu broken, first %s at %zx; %zu known: %zu free, %zu+%zu superblocks, "
+      "%zu large, %zu of records, %zu lost, %zu lost to the fork\n",
+      when, c.broken, c.first_problem != nullptr ? c.first_problem : "none",
+      static_cast<std::size_t>(c.at), c.known, c.free, c.superblocks, c.empty_superblocks, c.large,
+      c.heap_records, c.lost, c.lost_to_fork);
   return false;
 }
 
 TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   using E = TypeParam;
@@ -124,7 +128,8 @@ TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
     }
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+    EXPECT_TRUE(WIFEXITED(status))
+        << "child killed by signal " << WTERMSIG(status) << " in round " << round;
     EXPECT_EQ(WEXITSTATUS(status), 0) << "round " << round;
   }
   allocate_in_handler = nullptr;
@@ -138,8 +143,8 @@ TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   EXPECT_TRUE(E::census().all_returned());
 }
 
-// The forking thread has no heap yet, and makes one in the handler. Another thread's trim has just taken its
-// empty superblock out of that heap, and holds its lock, when the process forks.
+// The forking thread has no heap yet, and makes one in the handler. Another thread's trim has just
+// taken its empty superblock out of that heap, and holds its lock, when the process forks.
 struct StandsInTheMiddle : a2alloc::NoObserver {
   static inline std::atomic<bool> stands{false};
   static inline std::atomic<bool> may_go_on{false};
@@ -161,7 +166,8 @@ void make_a_heap_to_be_trimmed() {
 }
 
 TEST(A2allocForkHandler, AHeapMadeInItIsWholeInTheChild) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   alarm(540);
@@ -194,7 +200,8 @@ TEST(A2allocForkHandler, AHeapMadeInItIsWholeInTheChild) {
   EXPECT_TRUE(HandlerEngine::census().consistent());
 }
 
-// A thread is about to give back pages that it has taken out of everybody's reach, when the process forks.
+// A thread is about to give back pages that it has taken out of everybody's
+// reach, when the process forks.
 struct StandsBeforeThePurge : a2alloc::NoObserver {
   static inline std::atomic<bool> stands{false};
   static inline std::atomic<bool> may_go_on{false};
@@ -209,7 +216,8 @@ struct PurgeConfig : A2alloc {
 using PurgeEngine = A2allocEngine<PurgeConfig>;
 
 TEST(A2allocForkPurge, WhatIsBeingPurgedIsFreeInTheChild) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   alarm(540);
@@ -243,7 +251,8 @@ TEST(A2allocForkPurge, WhatIsBeingPurgedIsFreeInTheChild) {
   EXPECT_TRUE(PurgeEngine::census().consistent());
 }
 
-// The thread that purges forks there itself, as a signal handler may: in the child, too, it goes on.
+// The thread that purges forks there itself, as a signal handler may: in
+// the child, too, it goes on.
 struct ForksBeforeThePurge : a2alloc::NoObserver {
   static constexpr std::size_t kBytes = 100 * kMiB;
   static inline pid_t child = -1;
@@ -268,7 +277,8 @@ void ForksBeforeThePurge::use_what_is_free() {
 }
 
 TEST(A2allocForkPurge, TheThreadThatPurgesMayForkMeanwhile) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   alarm(540);
   const test::RestingThread left_behind;
   ForkEngine::deallocate(ForkEngine::allocate(ForksBeforeThePurge::kBytes));

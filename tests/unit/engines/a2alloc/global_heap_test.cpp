@@ -147,7 +147,7 @@ TEST_F(A2allocGlobalHeap, ZeroedLargeObjectsAfterDirtyOnes) {
 }
 
 // --- What is free and in memory is bounded
-// -------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 using A2allocHeap = test::OwnHeap<A2alloc>;
 
@@ -197,7 +197,8 @@ TEST_F(A2allocBound, WhatIsDirtyIsInMemoryAndNothingElse) {
     } else if (p == nullptr) {
       p = random.one_in(8) ? allocate_written(heap, 8 * kMiB + random.below(16 * kMiB))
                            : allocate_written(heap, kPiece / 2 + 1 + random.below(kMiB));
-    } else if (const std::size_t usable = heap->usable_size(p); usable > kPiece && random.one_in(4)) {
+    } else if (const std::size_t usable = heap->usable_size(p);
+               usable > kPiece && random.one_in(4)) {
       EXPECT_EQ(heap->resize(p, usable / 2).block, p);
     } else {
       heap->deallocate(p);
@@ -268,7 +269,8 @@ TEST_F(A2allocBound, WhatIsTakenAgainAndAgainStays) {
   checked(heap);
 }
 
-// Where as much is dirty as may be, a smaller object that comes and goes finds its memory as it left it.
+// Where as much is dirty as may be, a smaller object that comes and goes finds
+// its memory as it left it.
 TEST_F(A2allocBound, WhatComesAndGoesAtTheBoundStays) {
   A2allocHeap heap;
   void* peak = allocate_written(heap, 100 * kMiB);
@@ -327,7 +329,8 @@ TEST_F(A2allocBound, TheReportsConfigHasNone) {
 
 // What the kernel does not take (it is locked) stays, and is dirty.
 TEST_F(A2allocBound, WhatTheKernelRefusesStaysDirty) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers do not pass mlock on to the kernel";
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "sanitizers do not pass mlock on to the kernel";
   A2allocHeap heap;
   void* p = allocate_written(heap, 40 * kMiB);
   if (mlock(p, 40 * kMiB) != 0) GTEST_SKIP() << "so much cannot be locked";
@@ -355,7 +358,8 @@ TEST_F(A2allocBound, WhatTheKernelRefusesStaysDirty) {
 }
 
 TEST_F(A2allocGlobalHeap, WhatIsRefusedTakesNothing) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer's shadow exceeds any limit";
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "a sanitizer's shadow exceeds any limit";
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   EXPECT_EXIT(expect_room_after_a_refusal(), ::testing::ExitedWithCode(0), "");
 }

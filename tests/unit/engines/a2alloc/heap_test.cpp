@@ -1,4 +1,5 @@
-// Which superblock of its heap serves an allocation: the report's order, and those of the other configs.
+// Which superblock of its heap serves an allocation: the report's order, and
+// those of the other configs.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,5 +1,5 @@
-// What the tests of the a2alloc engine share: a heap of a test's own, in a small arena, and the walker
-// after each step.
+// What the tests of the a2alloc engine share: a heap of a test's own, in a small arena, and
+// the walker after each step.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -59,7 +59,8 @@ TEST_F(A2allocThreads, AHeapIsLeftToTheNextThread) {
   EXPECT_EQ(census.heap_records, 1u);
   EXPECT_EQ(census.live_blocks, 2000u);
   EXPECT_LE(census.superblocks + census.empty_superblocks, 2u);
-  for (void* p : left) heap->deallocate(p);  // into an idle heap: what becomes empty leaves it at once
+  // Into an idle heap: what becomes empty leaves it at once
+  for (void* p : left) heap->deallocate(p);
   census = checked(heap);
   EXPECT_TRUE(census.all_returned());
 }

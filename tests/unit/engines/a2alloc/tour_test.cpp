@@ -39,7 +39,8 @@ TEST_F(A2allocTour, OneMallocAndOneFree) {
 
   void* second = heap->allocate(100);
   EXPECT_EQ(address_of(second), address_of(first) + 128);
-  void* behind = heap->allocate(kPiece);  // piece 3: so the superblock is piece 2, the heap's record piece 1
+  // Piece 3: so the superblock is piece 2, the heap's record piece 1
+  void* behind = heap->allocate(kPiece);
   EXPECT_EQ(address_of(behind), superblock_of(first) + kPiece);
   heap->deallocate(behind);
 

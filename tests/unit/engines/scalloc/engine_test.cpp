@@ -1,4 +1,5 @@
-// Plain behaviour of the scalloc engine: sizes, alignments, bad input, memory returned, threads, fork.
+// Plain behaviour of the scalloc engine: sizes, alignments, bad input, memory
+// returned, threads, fork.
 #include "engines/scalloc/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -35,9 +36,9 @@ struct Paper : spanalloc::Scalloc {};
 struct Clab : ScallocClab {};
 struct Lazy : ScallocLazyReclaim {};
 struct NoMadvise : ScallocNoMadvise {};
-using Engines = test::Joined<
-    testing::Types<EngineOf<Paper>>,
-    test::TypesIf<SPANALLOC_TEST_SCALLOC_ABLATIONS, EngineOf<Clab>, EngineOf<Lazy>, EngineOf<NoMadvise>>>;
+using Engines = test::Joined<testing::Types<EngineOf<Paper>>,
+                             test::TypesIf<SPANALLOC_TEST_SCALLOC_ABLATIONS, EngineOf<Clab>,
+                                           EngineOf<Lazy>, EngineOf<NoMadvise>>>;
 TYPED_TEST_SUITE(Scalloc, Engines);
 
 static_assert(Engine<EngineOf<Paper>> && Engine<EngineOf<Clab>>);
@@ -98,8 +99,8 @@ TYPED_TEST(Scalloc, EveryAlignment) {
 
 TYPED_TEST(Scalloc, ZeroedMemoryIsZeroAlsoWhenUsedBefore) {
   using E = TypeParam;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, std::size_t{1000}, std::size_t{5000},
-                                 std::size_t{100000}, kMiB, 2 * kMiB}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, std::size_t{1000},
+                                 std::size_t{5000}, std::size_t{100000}, kMiB, 2 * kMiB}) {
     for (int round = 0; round < 4; ++round) {
       std::vector<unsigned char*> blocks;
       for (int i = 0; i < 12; ++i) {
@@ -143,7 +144,8 @@ TYPED_TEST(Scalloc, ThreadsWithoutALabOfTheirOwn) {
   on_another_thread([&] {
     early = E::allocate(100);
     void* other = E::allocate(100);
-    ScallocTestAccess::leave_thread<Config>();  // its teardown; what follows runs in later destructors
+    // Its teardown; what follows runs in later destructors
+    ScallocTestAccess::leave_thread<Config>();
     late = E::allocate(100);
     ASSERT_NE(late, nullptr);
     std::memset(late, 1, 100);
@@ -258,8 +260,8 @@ TEST(ScallocMemory, OneFreeAtTheLimitServesTheNextRequest) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// Other heaps of this process may have reserved terabytes: a limit counts from there.
-// Allocates until nothing is left, frees all, three times over; 0 if the heap is as good as new after that.
+// Other heaps of this process may have reserved terabytes: a limit counts from there. Allocates
+// until nothing is left, frees all, three times over; 0 if the heap is as good as new after that.
 int exhaust(scalloc::Heap<Paper>& heap) {
   for (int round = 0; round < 3; ++round) {
     void* chain = nullptr;
@@ -315,7 +317,8 @@ TEST(ScallocMemory, OutOfMemoryIsSurvived) {
   expect_child_succeeds(child);
 }
 
-// Under a limit a span takes its real span of address space, not 2 MiB; and grows again when it is reused.
+// Under a limit a span takes its real span of address space, not 2 MiB; and grows
+// again when it is reused.
 TEST(ScallocMemory, LimitOnAddressSpaceCountsRealSpans) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -382,7 +385,8 @@ TEST(ScallocFork, ChildOwnsAUsableHeap) {
     E::trim();
     const EngineStatistics statistics = E::statistics();
     if (statistics.live_labs != 1) _exit(2);
-    _exit(statistics.spans_lost_to_fork == 1 ? 0 : 3);  // the one in which the other thread was allocating
+    // The one in which the other thread was allocating
+    _exit(statistics.spans_lost_to_fork == 1 ? 0 : 3);
   }
   done.set_value();
   other.join();
@@ -499,7 +503,8 @@ TEST_F(ScallocDeathTest, DoubleFree) {
   EXPECT_DEATH(heap->deallocate(large), "not an object's");
 }
 
-// Two blocks freed in turns, twice each: more frees than blocks, caught at the latest when the span is full.
+// Two blocks freed in turns, twice each: more frees than blocks, caught at the
+// latest when the span is full.
 TEST_F(ScallocDeathTest, AlternatingDoubleFreesOverflowTheCount) {
   auto floating = make_floating_span(*heap, 512 * kKiB);
   on_another_thread([&] {
@@ -528,7 +533,8 @@ TEST_F(ScallocDeathTest, WrittenAfterFree) {
   *static_cast<void**>(blocks[3]) = old;
 }
 
-// The hot span's list is its thread's alone: another thread does not find the first free, but doubts it.
+// The hot span's list is its thread's alone: another thread does not find the
+// first free, but doubts it.
 TEST_F(ScallocDeathTest, FreedByItsThreadThenByAnother) {
   const auto use_up_the_span = [&] {
     void* p = heap->allocate(200);
@@ -587,8 +593,8 @@ TEST_F(ScallocDeathTest, AReportLosesNoSpanThatWasFoundOnTheWay) {
       while (of_span.size() != span_of(of_span[0])->blocks);
     }
     (void)heap->allocate(8192);
-    // Set aside with all but the last one or two free; what is freed then goes unseen, so that they pass for
-    // empty. The damaged one was set aside first: it is looked at last.
+    // Set aside with all but the last one or two free; what is freed then goes unseen, so that they
+    // pass for empty. The damaged one was set aside first: it is looked at last.
     const std::size_t last = blocks[0].size() - 1;
     for (std::size_t i = 0; i < last - 1; ++i) heap->deallocate(blocks[0][i]);
     on_another_thread([&] { heap->deallocate(blocks[0][0]); });
@@ -606,8 +612,8 @@ TEST_F(ScallocDeathTest, AReportLosesNoSpanThatWasFoundOnTheWay) {
   EXPECT_EXIT(_exit(loses_one()), testing::ExitedWithCode(0), "freed twice|double free");
 }
 
-// Counts how often a span is about to be listed: that who settles one goes round for ever shows without a
-// clock.
+// Counts how often a span is about to be listed: that who settles one goes round for
+// ever shows without a clock.
 struct CountsListings : spanalloc::Scalloc {
   static inline std::atomic<unsigned> listings{0};
   static void at(scalloc::Step step, scalloc::Span*) {
@@ -615,9 +621,10 @@ struct CountsListings : spanalloc::Scalloc {
   }
 };
 
-// A thread's end finds a list damaged, of a class whose turn comes after that of another. That is told when
-// the LAB is given back: until then the thread's word owns spans whose sets are closed, and a handler that
-// frees their blocks would neither find a set that takes them nor a LAB that adopts them.
+// A thread's end finds a list damaged, of a class whose turn comes after that of another.
+// That is told when the LAB is given back: until then the thread's word owns spans whose sets
+// are closed, and a handler that frees their blocks would neither find a set that takes them
+// nor a LAB that adopts them.
 TEST_F(ScallocDeathTest, AReportAtAThreadsEndComesWhenItHasEnded) {
   static OwnHeap<CountsListings> own;
   static void* blocks[2000];
@@ -643,7 +650,8 @@ TEST_F(ScallocDeathTest, AReportAtAThreadsEndComesWhenItHasEnded) {
       if (own->statistics().live_labs != 0) _exit(3);
       const scalloc::Census census = own->census();
       if (census.empty_idle != 0) _exit(4);
-      // What holds the damaged list, and the blocks of its class that are out, is all that is not free.
+      // What holds the damaged list, and the blocks of its class that are out,
+      // is all that is not free.
       _exit(census.carved == census.pooled + 1 ? 0 : 5);
     };
     sigaction(SIGABRT, &action, nullptr);

@@ -39,8 +39,8 @@ TYPED_TEST_SUITE(ScallocHeaps, Heaps);
 template <class H>
 void expect_census_adds_up(H& heap) {
   const scalloc::Census c = heap.census();
-  EXPECT_EQ(c.carved,
-            c.pooled + c.lost + c.hot + c.empty_hot + c.floating + c.suspect + c.reusable + c.empty_idle);
+  EXPECT_EQ(c.carved, c.pooled + c.lost + c.hot + c.empty_hot + c.floating + c.suspect +
+                          c.reusable + c.empty_idle);
 }
 
 template <class H>
@@ -210,7 +210,8 @@ TYPED_TEST(ScallocHeaps, HeapsComeAndGo) {
 
 // What a thread does in the last rounds of its specific destructors it does without a LAB.
 TYPED_TEST(ScallocHeaps, AThreadPastItsExit) {
-  if (test::kUnderTsan) GTEST_SKIP() << "for the sanitizer the thread has ended before its last round";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "for the sanitizer the thread has ended before its last round";
   TypeParam heap;
   static typename TypeParam::Heap* the_heap;
   static std::atomic<int> rounds;
@@ -228,7 +229,8 @@ TYPED_TEST(ScallocHeaps, AThreadPastItsExit) {
                                    the_heap->deallocate(the_heap->allocate(100000));
                                  }
                                  left->push_back(the_heap->allocate(64));
-                                 pthread_setspecific(key, round);  // once more, as long as libc does it
+                                 // Once more, as long as libc does it
+                                 pthread_setspecific(key, round);
                                }),
             0);
   on_another_thread([&] {
@@ -245,7 +247,8 @@ TYPED_TEST(ScallocHeaps, AThreadPastItsExit) {
 
 TYPED_TEST(ScallocHeaps, AForkWithASecondHeapInUse) {
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
-  if (test::kUnderTsan) GTEST_SKIP() << "the sanitizer allows no threads in the child of a threaded process";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "the sanitizer allows no threads in the child of a threaded process";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   TypeParam heap;
   TypeParam other;
@@ -315,11 +318,13 @@ TEST(ScallocHeapsOfSeveralConfigs, KeepApartFromEachOtherAndTheDefaultHeap) {
 
 // A handler of a signal forks: it finds out whether the thread that it has interrupted is inside.
 TEST(ScallocHeapsOfSeveralConfigs, ASignalHandlerForksInTheMiddleOfACall) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   using Config = HookedConfig<>;
   in_child([] {
-    const test::RestingThread left_behind;  // the child of a process without others has nothing to find out
+    // The child of a process without others has nothing to find out
+    const test::RestingThread left_behind;
     OwnHeap<Config> heap;
     std::vector<void*> blocks;
     for (std::size_t i = 0; i < 3; ++i) blocks.push_back(heap->allocate(512 * kKiB));
@@ -348,7 +353,8 @@ TEST(ScallocHeapsDeathTest, ABlockOfAnotherHeapIsNone) {
   void* large = b->allocate(3 * kMiB);
   EXPECT_DEATH(a->deallocate(small), "free of a pointer that is not an object's");
   EXPECT_DEATH(a->deallocate(large), "free of a pointer that is not an object's");
-  EXPECT_DEATH(ScallocEngine<FirstConfig>::deallocate(small), "free of a pointer that is not an object's");
+  EXPECT_DEATH(ScallocEngine<FirstConfig>::deallocate(small),
+               "free of a pointer that is not an object's");
   EXPECT_DEATH((void)a->usable_size(small), "size asked of a pointer that is not an object's");
   b->deallocate(small);
   b->deallocate(large);

@@ -1,5 +1,6 @@
-// Random local and remote frees from several threads, contents checked, threads ending in between; then the
-// census: after all is freed and trim() was called no span is anywhere but in the pool or an empty hot span.
+// Random local and remote frees from several threads, contents checked, threads ending in
+// between; then the census: after all is freed and trim() was called no span is anywhere but in
+// the pool or an empty hot span.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -42,7 +43,8 @@ struct Exchange {
     // Whole small blocks; of large ones each page's first bytes and the end.
     for (std::size_t i = 0; i < object.size; i += i % 4096 == 63 && object.size > 2048 ? 4033 : 1) {
       if (object.p[i] != object.fill) {
-        ADD_FAILURE() << "block " << static_cast<void*>(object.p) << " of " << object.size << " at " << i;
+        ADD_FAILURE() << "block " << static_cast<void*>(object.p) << " of " << object.size << " at "
+                      << i;
         break;
       }
     }
@@ -137,8 +139,8 @@ TYPED_TEST(ScallocStress, RandomFreesLeaveNothingBehind) {
   EXPECT_EQ(E::statistics().large_objects, 0u);
 }
 
-// Few-block spans, where one free crosses several thresholds and the last two frees often come from two
-// threads at once.
+// Few-block spans, where one free crosses several thresholds and the last two frees often come
+// from two threads at once.
 TYPED_TEST(ScallocStress, FewBlockSpans) {
   using E = TypeParam;
   for (const std::size_t size : {std::size_t{kMiB}, 512 * kKiB, 128 * kKiB, 64 * kKiB}) {

@@ -1,4 +1,5 @@
-// What the scalloc unit tests share: a config that lets a test act inside the slow paths, and a look inside.
+// What the scalloc unit tests share: a config that lets a test act inside the slow
+// paths, and a look inside.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +15,8 @@
 
 namespace spanalloc {
 
-/// With one armed hook, which fires once. A heap of its own for each tag where a test needs an engine; others
-/// own their heap.
+/// With one armed hook, which fires once. A heap of its own for each tag where a test needs an
+/// engine; others own their heap.
 template <int kTag = 0>
 struct HookedConfig : Scalloc {
   static inline scalloc::Step armed_step{};
@@ -28,7 +29,8 @@ struct HookedConfig : Scalloc {
   static bool fired() { return armed == nullptr; }
   static void at(scalloc::Step step, scalloc::Span* span) {
     if (armed == nullptr || step != armed_step) return;
-    const auto action = std::exchange(armed, nullptr);  // what the action does must not fire it again
+    // What the action does must not fire it again
+    const auto action = std::exchange(armed, nullptr);
     action(span);
   }
 };
@@ -79,8 +81,8 @@ inline scalloc::Span* span_of(const void* p) {
 
 using test::on_another_thread;
 
-/// Fills one span of a class exactly, then makes another one hot, so that the first floats. The first
-/// `blocks` entries are all of the floating span, the last one is the other span's.
+/// Fills one span of a class exactly, then makes another one hot, so that the first floats. The
+/// first `blocks` entries are all of the floating span, the last one is the other span's.
 template <class H>
 std::vector<void*> make_floating_span(H& heap, std::size_t size) {
   std::vector<void*> blocks;

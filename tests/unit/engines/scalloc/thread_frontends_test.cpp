@@ -21,7 +21,8 @@ std::atomic<void (*)()> before_setspecific{nullptr};
 }  // namespace spanalloc
 
 #ifndef SPANALLOC_TEST_TSAN  // whose runtime calls it in threads that it does not know yet
-// In place of libc's, for this program: the library's calls come through here, of several threads at once.
+// In place of libc's, for this program: the library's calls come through here, of
+// several threads at once.
 extern "C" int pthread_setspecific(pthread_key_t key, const void* value) noexcept {
   using Function = int (*)(pthread_key_t, const void*);
   static constinit std::atomic<Function> libcs{nullptr};
@@ -38,10 +39,11 @@ extern "C" int pthread_setspecific(pthread_key_t key, const void* value) noexcep
 namespace spanalloc {
 namespace {
 
-// The handler forks when the record has been taken, and the key does not find it yet: in the child it is the
-// thread's, not one for the next thread that comes.
+// The handler forks when the record has been taken, and the key does not find it yet: in the child
+// it is the thread's, not one for the next thread that comes.
 TEST(ScallocThreadFrontends, AHandlersForkInTheMiddleOfTheFirstUse) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   test::in_fresh_process([] {
     OwnHeap<Scalloc> heap;

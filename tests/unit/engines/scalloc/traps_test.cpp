@@ -1,5 +1,5 @@
-// The known failures of the published scheme, one test each: first a literal miniature of Listing 3 that
-// fails in the named interleaving, then the engine in the same one.
+// The known failures of the published scheme, one test each: first a literal miniature of Listing 3
+// that fails in the named interleaving, then the engine in the same one.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -84,7 +84,8 @@ TEST_F(ScallocTraps, LastFreeBetweenMarkingReusableAndLinking) {
   expect_nothing_held();
 }
 
-// The same the other way round: the span is claimed, but still linked, when its owner looks for one.
+// The same the other way round: the span is claimed, but still linked, when
+// its owner looks for one.
 TEST_F(ScallocTraps, OwnerMeetsASpanThatIsBeingReturned) {
   const auto blocks = make_floating_span(*heap, 256);
   Span* span = span_of(blocks[0]);
@@ -111,7 +112,8 @@ TEST_F(ScallocTraps, OwnerMeetsASpanThatIsBeingReturned) {
   expect_nothing_held();
 }
 
-// The owner's last free and a remote last free each look before they can see the other's (store buffering).
+// The owner's last free and a remote last free each look before they can see the
+// other's (store buffering).
 TEST_F(ScallocTraps, TwoLastFreesMissEachOther) {
   NaiveSpan naive{.blocks = 3, .local = 1};
   const int seen_by_owner = naive.local + 1 + naive.remote;  // its load ran ahead of its store
@@ -126,7 +128,8 @@ TEST_F(ScallocTraps, TwoLastFreesMissEachOther) {
   Span* span = span_of(blocks[0]);
   heap->deallocate(blocks[0]);
   on_another_thread([&] { heap->deallocate(blocks[1]); });  // sees one local free
-  ScallocTestAccess::push_local_unseen<Config>(blocks[2]);  // sees no remote free: does nothing more
+  // Sees no remote free: does nothing more
+  ScallocTestAccess::push_local_unseen<Config>(blocks[2]);
   EXPECT_EQ(heap->census().empty_idle, 1u) << "the interleaving must hide the span at first";
   EXPECT_EQ(span->set_list, scalloc::SetList::kSuspects);
   // The owner's next search of the class finds it.
@@ -154,8 +157,8 @@ TEST_F(ScallocTraps, TrimFindsWhatTwoLastFreesMissed) {
   expect_nothing_held();
 }
 
-// Adoption is a transition: a free that adopts must still return or list the span, and in its new owner's
-// set.
+// Adoption is a transition: a free that adopts must still return or list the span,
+// and in its new owner's set.
 TEST_F(ScallocTraps, AdoptionKeepsTheFreeGoing) {
   NaiveSpan naive{.blocks = 1};
   const unsigned epoch = naive.epoch;
@@ -194,7 +197,8 @@ TEST_F(ScallocTraps, AdoptionKeepsTheFreeGoing) {
 TEST_F(ScallocTraps, TwoAdopters) {
   std::vector<void*> blocks;
   on_another_thread([&] { blocks = make_floating_span(*heap, 512 * kKiB); });
-  Config::arm(Step::kBeforeAdopting, [&](Span*) { on_another_thread([&] { heap->deallocate(blocks[1]); }); });
+  Config::arm(Step::kBeforeAdopting,
+              [&](Span*) { on_another_thread([&] { heap->deallocate(blocks[1]); }); });
   heap->deallocate(blocks[0]);
   EXPECT_TRUE(Config::fired());
   heap->deallocate(blocks[2]);
@@ -245,7 +249,8 @@ TEST_F(ScallocTraps, ThreadEndsWithAnEmptyHotSpan) {
   EXPECT_EQ(census.pooled, 3u);
 }
 
-// Blocks come back from other threads between the owner's look at the remote list and hot -> floating.
+// Blocks come back from other threads between the owner's look at the remote
+// list and hot -> floating.
 TEST_F(ScallocTraps, RemoteFreesWhileTheHotSpanIsGivenUp) {
   NaiveSpan naive{.blocks = 10, .state = State::kHot};
   const bool refills = naive.over_threshold();  // line 98: no
@@ -287,8 +292,8 @@ TEST_F(ScallocTraps, PoolReturnsWhatItsFastPathFinds) {
   expect_nothing_held();
 }
 
-// The epoch goes on through the pool: what a thread saw in one life must not match in the next. And a pop
-// that reads a link of a span that is in use again must find a pool link there, not a set's.
+// The epoch goes on through the pool: what a thread saw in one life must not match in the next. And
+// a pop that reads a link of a span that is in use again must find a pool link there, not a set's.
 TEST_F(ScallocTraps, EpochAndPoolLinkSurviveThePool) {
   auto blocks = make_floating_span(*heap, kMiB);
   Span* span = span_of(blocks[0]);
@@ -299,7 +304,8 @@ TEST_F(ScallocTraps, EpochAndPoolLinkSurviveThePool) {
   do {
     again.push_back(heap->allocate(kMiB));
   } while (span_of(again.back()) != span);
-  again.push_back(heap->allocate(kMiB));  // the span floats once more, in the very state seen before
+  // The span floats once more, in the very state seen before
+  again.push_back(heap->allocate(kMiB));
   EXPECT_EQ(span->load_word().state(), before.state());
   EXPECT_GT(span->load_word().bits() >> 34, before.bits() >> 34);
   EXPECT_FALSE(span->try_mark_free(stale));
@@ -310,9 +316,11 @@ TEST_F(ScallocTraps, EpochAndPoolLinkSurviveThePool) {
   expect_nothing_held();
 }
 
-// Pointers beyond a block's start, from large alignments, are brought back by arithmetic, wherever freed.
+// Pointers beyond a block's start, from large alignments, are brought back by
+// arithmetic, wherever freed.
 TEST_F(ScallocTraps, AlignedPointersFindTheirBlock) {
-  for (const std::size_t alignment : {std::size_t{8192}, std::size_t{65536}, std::size_t{512 * 1024}}) {
+  for (const std::size_t alignment :
+       {std::size_t{8192}, std::size_t{65536}, std::size_t{512 * 1024}}) {
     std::vector<char*> inside;
     std::vector<void*> rest;
     for (int i = 0; inside.size() < 6 && i < 400; ++i) {
@@ -336,8 +344,8 @@ TEST_F(ScallocTraps, AlignedPointersFindTheirBlock) {
   expect_nothing_held();
 }
 
-// A LAB's generation comes round to a value that an old orphan carries: its spans then belong to the new
-// life.
+// A LAB's generation comes round to a value that an old orphan carries: its spans
+// then belong to the new life.
 TEST_F(ScallocTraps, GenerationComesRound) {
   std::vector<void*> blocks;
   scalloc::Lab* lab = nullptr;

@@ -1,5 +1,5 @@
-// The links of free blocks: what cannot be forged, and what becomes of a block that is freed twice, whichever
-// two lists it has come to stand on. (docs/security.md says which of it is promised.)
+// The links of free blocks: what cannot be forged, and what becomes of a block that is freed twice,
+// whichever two lists it has come to stand on. (docs/security.md says which of it is promised.)
 #include "engines/standard/block.hpp"
 
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ const standard::Span* span_of(const void* p) {
 }
 
 constexpr int kHandedOutTwice = 7;
-// Of a process that ends with 0 where a list that has come to nobody's hands yet could still be wrong. (A
-// crash, or a block handed out twice, is neither.)
+// Of a process that ends with 0 where a list that has come to nobody's hands yet could still be
+// wrong. (A crash, or a block handed out twice, is neither.)
 bool is_refused_or_not_seen_yet(int status) {
   return (WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
          (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
@@ -92,7 +92,7 @@ void allocate_each_once(std::size_t size, std::size_t spans) {
   }
 }
 
-// --- Links that cannot be forged ---------------------------------------------------------------------------
+// --- Links that cannot be forged -----------------------------------------------------------------
 
 TEST(StandardLinks, ABlockThatIsHandedOutShowsNoLink) {
   for (const std::size_t size : kSizes) {
@@ -130,14 +130,17 @@ TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
     const std::uint64_t good = span / standard::kQuantum;  // of 2^64 words
     EXPECT_LT(good, std::uint64_t{1} << 24);
     std::size_t counted = 0;
-    for (std::uint64_t low = 0; low < 2 * span; ++low) counted += standard::leads_to_block(low, span);
+    for (std::uint64_t low = 0; low < 2 * span; ++low)
+      counted += standard::leads_to_block(low, span);
     EXPECT_EQ(counted, good);
     for (unsigned bit = 0; bit < 64; ++bit) {
       const std::uint64_t mask = std::uint64_t{1} << bit;
-      EXPECT_EQ(standard::leads_to_block(mask, span), mask >= standard::kQuantum && mask < span) << bit;
+      EXPECT_EQ(standard::leads_to_block(mask, span), mask >= standard::kQuantum && mask < span)
+          << bit;
     }
     const standard::Block block{};
-    for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(standard::is_link(&block, random.next(), span));
+    for (int i = 0; i < 1'000'000; ++i)
+      ASSERT_FALSE(standard::is_link(&block, random.next(), span));
   }
   const standard::Block* none = standard::no_block();
   EXPECT_FALSE(standard::leads_to_block(standard::link_of(none), standard::kMostSpan));
@@ -150,7 +153,8 @@ TEST(StandardLinksDeathTest, AnOverwrittenLinkIsNotFollowed) {
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 4);
     void* live =
-        blocks.front();  // or a tick of the decay's clock may take the span, empty, out of the thread's hands
+        // Or a tick of the decay's clock may take the span, empty, out of the thread's hands
+        blocks.front();
     blocks.erase(blocks.begin());
     for (const std::uint64_t word :
          {std::uint64_t{0}, kLow, ~std::uint64_t{0}, std::uint64_t{16},
@@ -167,7 +171,7 @@ TEST(StandardLinksDeathTest, AnOverwrittenLinkIsNotFollowed) {
   }
 }
 
-// --- Freed twice, with others in between -------------------------------------------------------------------
+// --- Freed twice, with others in between ---------------------------------------------------------
 
 TEST(StandardLinksDeathTest, OnTheHotListItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
@@ -194,7 +198,8 @@ TEST(StandardLinksDeathTest, OnTheHotListItIsNotHandedOutTwice) {
   }
 }
 
-// Where a free finds the last one. With others in between it is found when the span is allocated from again.
+// Where a free finds the last one. With others in between it is found when the span
+// is allocated from again.
 TEST(StandardLinksDeathTest, IntoAParkedSpanItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
     const auto last_of_list = [&] {
@@ -214,9 +219,9 @@ TEST(StandardLinksDeathTest, IntoAParkedSpanItIsNotHandedOutTwice) {
   }
 }
 
-// Twice in a row: refused. With others in between: the run's links do not agree with its count when it is
-// given back, at the latest when the thread ends. In a run that was given back before: refused, or found when
-// the owner comes to the block a second time.
+// Twice in a row: refused. With others in between: the run's links do not agree with its count when
+// it is given back, at the latest when the thread ends. In a run that was given back before:
+// refused, or found when the owner comes to the block a second time.
 TEST(StandardLinksDeathTest, ByAnotherThreadItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 6);
@@ -230,10 +235,13 @@ TEST(StandardLinksDeathTest, ByAnotherThreadItIsNotHandedOutTwice) {
     for (const auto& order : {std::vector<unsigned>{0, 0}, {0, 1, 2, 2}}) {
       EXPECT_DEATH(free_elsewhere(order), "double free of") << size;
     }
-    // The first free into a span is alone; then the run begins. Its first block twice, its last one, one in
-    // between; what is counted is 3 to 6. On the short path, which takes a map, nothing is looked for.
-    for (const auto& order :
-         {std::vector<unsigned>{5, 0, 1, 0}, {5, 0, 1, 0, 2}, {5, 0, 1, 2, 1}, {5, 0, 1, 2, 3, 1, 4}}) {
+    // The first free into a span is alone; then the run begins. Its first block twice, its
+    // last one, one in between; what is counted is 3 to 6. On the short path, which takes a
+    // map, nothing is looked for.
+    for (const auto& order : {std::vector<unsigned>{5, 0, 1, 0},
+                              {5, 0, 1, 0, 2},
+                              {5, 0, 1, 2, 1},
+                              {5, 0, 1, 2, 3, 1, 4}}) {
       EXPECT_DEATH(free_elsewhere(order), "double free of") << size;
       const auto free_on_the_short_path = [&] {
         test::on_another_thread([&] {
@@ -294,8 +302,8 @@ TEST(StandardLinksDeathTest, TheSizeOfAFreedBlockIsRefused) {
   }
 }
 
-// The other thread cannot see this one's hot list: found out at the latest when that or the other's is
-// settled.
+// The other thread cannot see this one's hot list: found out at the latest when that
+// or the other's is settled.
 TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 5);
@@ -332,8 +340,8 @@ TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
   }
 }
 
-// Counted twice, the block makes its span pass for empty while another one is out: that is found when it
-// does.
+// Counted twice, the block makes its span pass for empty while another one is out:
+// that is found when it does.
 TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
   for (const std::size_t size : kSizes) {
     for (const bool here_first : {true, false}) {
@@ -347,7 +355,8 @@ TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
         void* live = E::allocate(size);
         std::memset(live, 'L', size);
         std::vector<void*> others;
-        for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i) others.push_back(E::allocate(size));
+        for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i)
+          others.push_back(E::allocate(size));
         for (void* p : {blocks[0], blocks[2]}) {
           if (p != live) E::deallocate(p);
         }
@@ -357,16 +366,18 @@ TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
         for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i) {
           if (E::allocate(size) == live) _exit(kHandedOutTwice);
         }
-        _exit(0);  // the span has not been settled yet, or the second free was taken back with the first
+        // The span has not been settled yet, or the second free was taken back with the first
+        _exit(0);
       };
-      EXPECT_EXIT(free_twice_and_all_others(), is_refused_or_not_seen_yet, "") << size << here_first;
+      EXPECT_EXIT(free_twice_and_all_others(), is_refused_or_not_seen_yet, "")
+          << size << here_first;
     }
   }
 }
 
-// The same by its own thread alone, where the program has written to the block in between, so that it looks
-// like one in use: counted twice, it makes the span pass for empty while another block is out. That one is
-// not handed out: it stands on none of the lists that the span keeps.
+// The same by its own thread alone, where the program has written to the block in between, so that
+// it looks like one in use: counted twice, it makes the span pass for empty while another block is
+// out. That one is not handed out: it stands on none of the lists that the span keeps.
 TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAtWhenItLeavesItsClass) {
   for (const std::size_t size : kSizes) {
     for (const std::uint64_t written : {std::uint64_t{0}, ~std::uint64_t{0}}) {
@@ -376,7 +387,8 @@ TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAtWhenItLeav
         E::deallocate(blocks[1]);
         first_word(blocks[0]) = written;
         E::deallocate(blocks[0]);
-        for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);  // blocks[2] stays out
+        // blocks[2] stays out
+        for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);
       };
       const auto then_give_back = [&] {
         free_twice_and_all_but_one();
@@ -392,7 +404,8 @@ TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAtWhenItLeav
   }
 }
 
-// And once that is told, whoever has it may free it: that is no misuse, and the span comes to nobody's hands.
+// And once that is told, whoever has it may free it: that is no misuse, and the span
+// comes to nobody's hands.
 TEST(StandardLinksDeathTest, ABlockThatIsOutOfASpanThatPassedForFreeCanBeFreed) {
   static void* block;
   static const standard::Span* span;
@@ -422,7 +435,9 @@ TEST(StandardLinksDeathTest, ABlockThatIsOutOfASpanThatPassedForFreeCanBeFreed) 
   };
   for (const std::size_t size : kSizes) {
     for (const bool here : {true, false}) {
-      EXPECT_EXIT(_exit(is_told_once(size, here)), testing::ExitedWithCode(0), "with a block in use") << size;
+      EXPECT_EXIT(_exit(is_told_once(size, here)), testing::ExitedWithCode(0),
+                  "with a block in use")
+          << size;
     }
   }
 }
@@ -437,7 +452,8 @@ std::size_t counted_in_pool() {
   return count;
 }
 
-// The report comes as the pool is given back: no other span of it is lost, and none counts as there for ever.
+// The report comes as the pool is given back: no other span of it is lost, and none
+// counts as there for ever.
 TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanOfThePool) {
   const auto loses_none = [](std::size_t size) {
     E::trim();
@@ -482,9 +498,9 @@ std::vector<std::vector<void*>> used_up_spans(std::size_t size, std::size_t park
 bool is_parked(const std::vector<void*>& blocks) {
   return span_of(blocks[0])->load_word().state() == standard::SpanState::kShared;
 }
-// Another thread frees all but two blocks of each, which points the spans out to this one. Then this one
-// frees two: nobody has seen yet that the spans are empty. Of the first one it frees three, of which one is
-// back already, and was written to: more than were out.
+// Another thread frees all but two blocks of each, which points the spans out to this one. Then
+// this one frees two: nobody has seen yet that the spans are empty. Of the first one it frees
+// three, of which one is back already, and was written to: more than were out.
 void empty_unseen(const std::vector<std::vector<void*>>& spans, std::size_t count) {
   test::on_another_thread([&] {
     for (std::size_t s = 0; s < count; ++s) {
@@ -500,8 +516,8 @@ void empty_unseen(const std::vector<std::vector<void*>>& spans, std::size_t coun
 constexpr std::size_t kEmptied = 4;
 constexpr const char* kMoreFreed = "more blocks were freed than allocated";
 
-// Of the spans that others have pointed out the owner finds one damaged: the empty ones are in the pool
-// before that is told.
+// Of the spans that others have pointed out the owner finds one damaged: the empty ones are in the
+// pool before that is told.
 TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanThatWasPointedOut) {
   const auto loses_none = [](std::size_t size) {
     const auto spans = used_up_spans(size, kEmptied);
@@ -544,9 +560,11 @@ TEST(StandardLinksDeathTest, AReportAtAThreadsEndLosesNoOtherSpan) {
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), kMoreFreed);
 }
 
-// A fork's child ends a thread that has not come along. That is cut short, and gone on with by the next call.
+// A fork's child ends a thread that has not come along. That is cut short, and gone
+// on with by the next call.
 TEST(StandardLinksDeathTest, AReportInABurialLosesNoOtherSpanAndLeavesNothingUndone) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   const auto count_vanished = [] {
@@ -578,8 +596,8 @@ TEST(StandardLinksDeathTest, AReportInABurialLosesNoOtherSpanAndLeavesNothingUnd
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), kMoreFreed);
 }
 
-// Makes a tick due that finds this span in the pool damaged: it tells that where a span is just being put
-// there.
+// Makes a tick due that finds this span in the pool damaged: it tells that where a span
+// is just being put there.
 void damage_pooled(const std::vector<void*>& blocks) {
   first_word(blocks[1]) = 0;
   test::advance_clock(1000);  // twice the time that memory stays
@@ -594,7 +612,8 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
     const auto spans = used_up_spans(size, 1);
     const std::vector<void*>& used_up = spans[spans.size() - 2];
     const auto place = [&] {
-      return E::thread_cache.cache->used_up.place_of(E::pages.any_slice_at(address_of(used_up[0])).number);
+      return E::thread_cache.cache->used_up.place_of(
+          E::pages.any_slice_at(address_of(used_up[0])).number);
     };
     if (place() == E::thread_cache.cache->used_up.kNoPlace) return 1;
     test::on_another_thread([&] {
@@ -626,7 +645,8 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
     for (void* p : damaged) E::deallocate(p);
     if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
     std::size_t freed = 0;
-    for (; freed < singles.size() / 2; ++freed) E::deallocate(singles[freed]);  // more than the pool takes
+    // More than the pool takes
+    for (; freed < singles.size() / 2; ++freed) E::deallocate(singles[freed]);
     static std::size_t at;
     at = freed;
     const bool told = test::is_reported([&] {
@@ -641,8 +661,8 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
 }
 
-// Where the pool's spans of one block are taken several at a time a damaged one of several may lie between
-// them, of as many slices. Where it cannot go back to the pool it is looked at.
+// Where the pool's spans of one block are taken several at a time a damaged one of several may lie
+// between them, of as many slices. Where it cannot go back to the pool it is looked at.
 constexpr std::size_t kOneGranule = 40'000;
 
 TEST(StandardLinksDeathTest, AReportLosesNoSpanThatIsAboutToBeHandedOut) {
@@ -704,7 +724,8 @@ TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
   EXPECT_TRUE(standard::is_end(standard::no_block()));
 }
 
-// A program may copy what it finds in memory that it was given: a word that looks like a link is none.
+// A program may copy what it finds in memory that it was given: a word that
+// looks like a link is none.
 TEST(StandardLinks, AWordThatLooksLikeALinkIsNoDoubleFree) {
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 3);

@@ -1,5 +1,6 @@
-// The standard engine from outside: where spans go, what memory is reused, what is never lost. Interleavings
-// are the models' and stress tests' affair; here each step is made at the moment it matters.
+// The standard engine from outside: where spans go, what memory is reused, what is never
+// lost. Interleavings are the models' and stress tests' affair; here each step is made
+// at the moment it matters.
 #include "engines/standard/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -66,8 +67,8 @@ TEST_F(StandardEngineTest, ReusesTheBlockFreedLast) {
   }
 }
 
-// What is freed comes back before untouched memory: a program that has one block at a time goes round in no
-// more than a page of them.
+// What is freed comes back before untouched memory: a program that has one block at a time goes
+// round in no more than a page of them.
 TEST_F(StandardEngineTest, ReusesFreedBlocksBeforeUntouchedOnes) {
   test::on_another_thread([] {  // a thread of its own: fresh spans
     for (std::size_t size : std::initializer_list<std::size_t>{16, 100, 448, 500, 3000, 30000}) {
@@ -113,8 +114,8 @@ TEST_F(StandardEngineTest, TheLastRemoteFreeReturnsAParkedSpanWithoutItsOwner) {
   EXPECT_LE(spans_out() + 4, out);
 }
 
-// Made by its owner it is noticed at once unless others have freed since the owner last looked; then at its
-// next slow path, or when anybody misses memory.
+// Made by its owner it is noticed at once unless others have freed since the owner last looked;
+// then at its next slow path, or when anybody misses memory.
 TEST_F(StandardEngineTest, MixedFreesReturnAParkedSpanAtTheLastWhoeverMakesIt) {
   const std::size_t size = 1024;
   const std::size_t n = blocks_a_span(size);
@@ -122,20 +123,24 @@ TEST_F(StandardEngineTest, MixedFreesReturnAParkedSpanAtTheLastWhoeverMakesIt) {
     auto blocks = allocate_many((kWarm + 5) * n, size);
     std::vector<void*> local;
     std::vector<void*> remote;
-    for (std::size_t i = 0; i < blocks.size(); ++i) (i % 2 != 0 ? local : remote).push_back(blocks[i]);
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      (i % 2 != 0 ? local : remote).push_back(blocks[i]);
     const std::size_t out = spans_out();
     if (local_last) test::on_another_thread([&] { free_all(remote); });
     free_all(local);
     if (!local_last) test::on_another_thread([&] { free_all(remote); });
-    if (local_last) E::deallocate(E::allocate(30'000));  // a class of which there is no current span
+    // A class of which there is no current span
+    if (local_last) E::deallocate(E::allocate(30'000));
     EXPECT_LE(spans_out() + 3, out) << "local last: " << local_last;
   }
 }
 
-// The spans that a program goes through in turn stay with the thread, hot: no list, no lock, no pool.
+// The spans that a program goes through in turn stay with the thread, hot:
+// no list, no lock, no pool.
 TEST_F(StandardEngineTest, AThreadGoesRoundInTheSpansThatItHasUsedUp) {
   test::on_another_thread([] {
-    for (const std::size_t size : std::initializer_list<std::size_t>{64, 1024, 2000, 8000, 20'000, 32'768}) {
+    for (const std::size_t size :
+         std::initializer_list<std::size_t>{64, 1024, 2000, 8000, 20'000, 32'768}) {
       const std::size_t slices = Classes::info(Classes::of(size)).slices;
       const std::size_t count = blocks_a_span(size) * (1 + kWarm / slices);
       std::set<const standard::Span*> spans;
@@ -175,7 +180,8 @@ TEST_F(StandardEngineTest, AWarmSpanKeepsItsListWhenOthersHaveFreedIntoIt) {
     for (const std::size_t size : std::initializer_list<std::size_t>{512, 2048, 8000, 30'000}) {
       const std::size_t n = blocks_a_span(size);
       for (std::size_t own = 0; own < n; own += n / 4) {
-        auto blocks = allocate_many(2 * n, size);  // whichever span was there before, the next two are whole
+        // Whichever span was there before, the next two are whole
+        auto blocks = allocate_many(2 * n, size);
         auto more = allocate_many(n, size);
         const auto span_of = [](void* p) {
           return E::pages.span_of(E::pages.any_slice_at(address_of(p))).record;
@@ -215,10 +221,11 @@ TEST_F(StandardEngineTest, AThreadKeepsABoundedNumberOfBytesInUsedUpSpans) {
   });
 }
 
-// A tick ends, however many spans come into the pool meanwhile: a program that only frees does not keep
-// memory from going back to the kernel.
+// A tick ends, however many spans come into the pool meanwhile: a program that only frees does not
+// keep memory from going back to the kernel.
 TEST_F(StandardEngineTest, WhatIsFreedIsPurgedWhileMoreIsFreed) {
-  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "too slow, or other pages";
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated)
+    GTEST_SKIP() << "too slow, or other pages";
   large::in_fresh_process([] {
     constexpr std::size_t kSize = 48;
     const auto blocks = allocate_many((256 * kMiB) / kSize, kSize);
@@ -239,11 +246,12 @@ TEST_F(StandardEngineTest, WhatIsFreedIsPurgedWhileMoreIsFreed) {
   });
 }
 
-// An object with a span of its own that is freed serves the next request for such a one. (In processes in
-// which no tick of the decay clock takes it away.)
+// An object with a span of its own that is freed serves the next request for such a one. (In
+// processes in which no tick of the decay clock takes it away.)
 TEST_F(StandardEngineTest, AFreedSpanOfOneBlockServesTheNextRequest) {
   large::in_fresh_process([] {
-    for (std::size_t size = Standard::kMaxSmall + 1; size <= Standard::kMaxBlock; size += size / 3) {
+    for (std::size_t size = Standard::kMaxSmall + 1; size <= Standard::kMaxBlock;
+         size += size / 3) {
       std::set<void*> seen;
       for (int i = 0; i < 20; ++i) {
         void* p = i % 2 == 0 ? E::allocate(size) : E::allocate_zeroed(size);
@@ -253,8 +261,9 @@ TEST_F(StandardEngineTest, AFreedSpanOfOneBlockServesTheNextRequest) {
       }
       EXPECT_EQ(seen.size(), 1u) << size;
       unsigned kept = 0;
-      E::thread_cache.cache->large_spans.for_each(
-          [&](standard::Span& span) { kept += span.shown.base.load_relaxed() == address_of(*seen.begin()); });
+      E::thread_cache.cache->large_spans.for_each([&](standard::Span& span) {
+        kept += span.shown.base.load_relaxed() == address_of(*seen.begin());
+      });
       EXPECT_EQ(kept, 1u) << size;
       E::trim();  // so that there is room for the next one
     }
@@ -288,8 +297,8 @@ TEST_F(StandardEngineTest, FreedSpansOfOneBlockAreKeptInBoundsAndGivenBackByTrim
   });
 }
 
-// Of a span of one block, when it is a spare and there is no room for another: it is named, and the pool gets
-// the span once.
+// Of a span of one block, when it is a spare and there is no room for another: it is named, and the
+// pool gets the span once.
 TEST_F(StandardEngineTest, ASpareThatIsFreedAgainWithoutRoomIsRefused) {
   const auto free_again = [] {
     std::vector<void*> blocks;
@@ -318,7 +327,8 @@ TEST_F(StandardEngineTest, RemoteFreesIntoAHotSpanAreUsedAgain) {
     auto blocks = allocate_many(blocks_a_span(size), size);  // the whole current span is out
     test::on_another_thread([&] { free_all(blocks); });
     auto again = allocate_many(blocks_a_span(size), size);
-    EXPECT_EQ(test::walk_heap<E>().nearly_full, 0u) << "the owned span served again; nothing was left behind";
+    EXPECT_EQ(test::walk_heap<E>().nearly_full, 0u)
+        << "the owned span served again; nothing was left behind";
     free_all(again);
   });
 }
@@ -337,8 +347,8 @@ TEST_F(StandardEngineTest, RemoteFreesBelowTheRefillThresholdAreNotLost) {
   });
 }
 
-// What it has freed into a sleeping thread's current span, before it takes a span for itself; and what it has
-// not used of that goes back at its end.
+// What it has freed into a sleeping thread's current span, before it takes a span for itself; and
+// what it has not used of that goes back at its end.
 TEST_F(StandardEngineTest, AThreadAllocatesFromWhatWasFreedIntoAnothersHotSpan) {
   const std::size_t size = 512;
   test::on_another_thread([&] {
@@ -439,7 +449,8 @@ TEST_F(StandardEngineTest, AForksChildGivesBackWhatVanishedThreadsHadBorrowed) {
 
 TEST_F(StandardEngineTest, AThreadThatEndsWithEmptyHotSpansLeavesNone) {
   test::on_another_thread([] {
-    for (std::size_t size = 16; size <= 32 * kKiB; size += size / 4 + 16) E::deallocate(E::allocate(size));
+    for (std::size_t size = 16; size <= 32 * kKiB; size += size / 4 + 16)
+      E::deallocate(E::allocate(size));
   });
   const test::HeapWalk walk = test::walk_heap<E>();
   EXPECT_TRUE(walk.all_returned());
@@ -449,7 +460,8 @@ TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
   std::vector<void*> left;
   const std::size_t carved = test::walk_heap<E>().carved;
   for (int i = 0; i < 1000; ++i) test::on_another_thread([&] { left.push_back(E::allocate(64)); });
-  EXPECT_LE(test::walk_heap<E>().carved, carved + 2) << "a thousand threads' objects share their spans";
+  EXPECT_LE(test::walk_heap<E>().carved, carved + 2)
+      << "a thousand threads' objects share their spans";
   EXPECT_LE(E::statistics().live_labs, 1u);
   free_all(left);
 }
@@ -483,7 +495,8 @@ TEST_F(StandardEngineTest, SlicesOfMergedSpansForgetTheirPast) {
   for (std::size_t i = 1; i < large.size(); i += 2) E::deallocate(large[i]);
 }
 
-// Each round splits a large span for small ones; without merging, each round opens new address space.
+// Each round splits a large span for small ones; without merging, each round
+// opens new address space.
 TEST_F(StandardEngineTest, AlternatingSizesDoNotUseUpTheArena) {
   const std::size_t opened = E::statistics().opened_bytes;
   for (int round = 0; round < 400; ++round) {
@@ -525,7 +538,8 @@ TEST_F(StandardEngineTest, SmallBlocksAreZeroedToTheirEndAndNotBeyond) {
 }
 
 TEST_F(StandardEngineTest, DirtyMemoryIsZeroedForCalloc) {
-  for (std::size_t size : std::initializer_list<std::size_t>{16, 448, 2000, 30000, 50000, 1000000, 3000000}) {
+  for (std::size_t size :
+       std::initializer_list<std::size_t>{16, 448, 2000, 30000, 50000, 1000000, 3000000}) {
     void* p = E::allocate(size);
     std::memset(p, 0xff, size);
     E::deallocate(p);
@@ -550,8 +564,9 @@ TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
   });
 }
 
-// A thread that goes on in a span of which others have freed one block begins with a list of that one. Frees
-// and allocations in turn would find the list empty with each free, and one block on it with each allocation.
+// A thread that goes on in a span of which others have freed one block begins with a list of that
+// one. Frees and allocations in turn would find the list empty with each free, and one block on
+// it with each allocation.
 TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
   for (const std::size_t size : std::initializer_list<std::size_t>{16, 64, 400, 1280, 2000}) {
     const standard::ClassId c = Classes::of(size);
@@ -559,7 +574,8 @@ TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
       return standard::is_end(E::thread_cache.current[index_of(c)]->free_list.load_relaxed());
     };
     std::vector<void*> blocks;
-    // All but the span's last blocks: when these have been carved there is nothing to top it up with.
+    // All but the span's last blocks: when these have been carved there is
+    // nothing to top it up with.
     const std::size_t page = 4096 / size + 1;
     for (std::size_t i = 0; i + page < blocks_a_span(size); ++i) {
       blocks.push_back(E::allocate(size));
@@ -592,10 +608,12 @@ TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
   }
 }
 
-// An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the allocator, must
-// not pass for a block of the list.
+// An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the
+// allocator, must not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
-  const auto empty = [] { return standard::is_end(E::thread_cache.current[1]->free_list.load_relaxed()); };
+  const auto empty = [] {
+    return standard::is_end(E::thread_cache.current[1]->free_list.load_relaxed());
+  };
   // A span of this class for every low byte of a page's number, and then an empty list.
   std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
   while (!empty()) blocks.push_back(E::allocate(16));
@@ -604,14 +622,15 @@ TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
   free_all(blocks);
 }
 
-// Behind the last block there may be room for a part of another: its offset is a multiple of the block size.
+// Behind the last block there may be room for a part of another: its offset is a
+// multiple of the block size.
 TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
   for (std::size_t size : std::initializer_list<std::size_t>{48, 400, 2000, 5000, 7000}) {
     const standard::ClassInfo& k = Classes::info(Classes::of(size));
     if (k.payload() == k.virtual_span) continue;
     auto* p = static_cast<char*>(E::allocate(size));
-    char* start =
-        reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) & ~(std::uintptr_t{k.virtual_span} - 1));
+    char* start = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) &
+                                          ~(std::uintptr_t{k.virtual_span} - 1));
     EXPECT_DEATH(E::deallocate(start + k.payload()), "not the start of a block") << size;
     EXPECT_DEATH(test::on_another_thread([&] { E::deallocate(start + k.payload()); }),
                  "not the start of a block")
@@ -621,8 +640,8 @@ TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The first allocation looks up limits, the last ones are refused; neither may be a cancellation point: no
-// destructor would release the locks.
+// The first allocation looks up limits, the last ones are refused; neither may be a cancellation
+// point: no destructor would release the locks.
 TEST_F(StandardEngineDeathTest, ACancelledThreadHoldsNoLock) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   const auto scenario = [] {
@@ -673,7 +692,8 @@ TEST_F(StandardEngineTest, StatisticsMayBeAskedWhileOthersRun) {
   asker.join();
 }
 
-// Everything at once, from several threads, contents checked, threads ending in between; then the walk.
+// Everything at once, from several threads, contents checked, threads ending
+// in between; then the walk.
 TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
   struct Item {
     unsigned char* p;

@@ -1,5 +1,5 @@
-// What a fork leaves behind: threads vanish in the middle of whatever they did, the child's heap stays
-// usable.
+// What a fork leaves behind: threads vanish in the middle of whatever they did, the
+// child's heap stays usable.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,8 +32,8 @@ constexpr int kWorkers = 4;
 constexpr std::size_t kSlots = 5000;
 using Slots = std::array<std::atomic<void*>, kSlots>;
 
-// The clock stands still but for what workers move it: so ticks of the decay come between their operations,
-// and between forks. One is due after half the decay time of 500 ms.
+// The clock stands still but for what workers move it: so ticks of the decay come between their
+// operations, and between forks. One is due after half the decay time of 500 ms.
 constexpr unsigned kTickMs = 300;
 
 // Parks and revives spans all the time: 256-byte blocks replaced at random.
@@ -50,10 +50,12 @@ void churn(Slots& slots, unsigned seed, test::Progress& progress, const std::ato
 // Whether the decay has ticked since the last call.
 bool has_ticked() {
   static std::uint64_t seen = 0;
-  return E::pages.next_purge.load_relaxed() > std::exchange(seen, E::pages.next_purge.load_relaxed());
+  return E::pages.next_purge.load_relaxed() >
+         std::exchange(seen, E::pages.next_purge.load_relaxed());
 }
 
-// In the child: new threads take the vanished threads' thread caches, free all that is out, and allocate.
+// In the child: new threads take the vanished threads' thread caches, free all
+// that is out, and allocate.
 void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
   test::in_threads(kWorkers, [&](unsigned) {
     E::allocate(256);
@@ -69,9 +71,9 @@ void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
   });
 }
 
-// A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not lose them.
-// Another library's fork handlers, registered before ours: in the child they run before the heap has been
-// told that it is one.
+// A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not
+// lose them. Another library's fork handlers, registered before ours: in the child they run before
+// the heap has been told that it is one.
 std::atomic<bool> handlers_allocate{false};
 void allocate_in_handler() {
   if (!handlers_allocate) return;
@@ -81,10 +83,12 @@ void allocate_in_handler() {
     for (void* p : blocks) E::deallocate(p);
   }
 }
-const int registered = pthread_atfork(allocate_in_handler, allocate_in_handler, allocate_in_handler);
+const int registered =
+    pthread_atfork(allocate_in_handler, allocate_in_handler, allocate_in_handler);
 
 TEST(StandardFork, OtherHandlersMayAllocate) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   ASSERT_EQ(registered, 0);
@@ -132,7 +136,8 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
 }
 
 TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
@@ -176,7 +181,8 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   purger.join();
 }
 
-// A page that stops the one thread that touches it, in the middle of whatever it does, until it may go on.
+// A page that stops the one thread that touches it, in the middle of whatever it
+// does, until it may go on.
 class StoppingPage {
  public:
   explicit StoppingPage(char* inside) : page_(align_down(address_of(inside), os::page_size())) {
@@ -214,8 +220,8 @@ class StoppingPage {
   struct sigaction before_{};
 };
 
-// Forks while another thread is in call(), at the moment when that comes to the page of `inside`: `expected`
-// large objects are in the child. False: the call did not come there.
+// Forks while another thread is in call(), at the moment when that comes to the page of `inside`:
+// `expected` large objects are in the child. False: the call did not come there.
 template <class Call>
 bool fork_in_the_middle(char* inside, std::size_t expected, Call call) {
   StoppingPage page(inside);
@@ -243,10 +249,11 @@ bool fork_in_the_middle(char* inside, std::size_t expected, Call call) {
   return stopped;
 }
 
-// A thread that vanishes while calloc clears a large block, or while realloc copies into one, takes nothing
-// with it. (A step or two before the call returns it does.)
+// A thread that vanishes while calloc clears a large block, or while realloc copies into one, takes
+// nothing with it. (A step or two before the call returns it does.)
 TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   large::in_fresh_process([] {
@@ -267,8 +274,8 @@ TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
       for (int round = 0; round < 10 * kOften && stopped < kOften; ++round) {
         std::memset(block, 1, kBytes);
         E::deallocate(block);
-        stopped += fork_in_the_middle(block + kBytes / 2, 0,
-                                      [&] { block = static_cast<char*>(E::allocate_zeroed(kBytes)); });
+        stopped += fork_in_the_middle(
+            block + kBytes / 2, 0, [&] { block = static_cast<char*>(E::allocate_zeroed(kBytes)); });
       }
       EXPECT_EQ(stopped, kOften);
       E::deallocate(block);
@@ -296,12 +303,14 @@ TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
   });
 }
 
-// The signal handler forks while its thread has claimed a span of another's, and waits for that one's lock to
-// take it off a list. In the child the list is made anew by the waiting thread itself.
+// The signal handler forks while its thread has claimed a span of another's, and
+// waits for that one's lock to take it off a list. In the child the list is made anew
+// by the waiting thread itself.
 constexpr pid_t kNoChild = -2;
 std::atomic<pid_t> handlers_child{kNoChild};
 TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   constexpr std::size_t kSize = 5000;
@@ -328,7 +337,9 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   wait_for(1);
   E::deallocate(E::allocate(10));
   std::vector<std::vector<void*>> spans;
-  const auto span_of = [](void* p) { return E::pages.span_of(E::pages.any_slice_at(address_of(p))); };
+  const auto span_of = [](void* p) {
+    return E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+  };
   standard::SpanRef last;
   for (void* p : blocks) {
     if (span_of(p) != last) spans.emplace_back();
@@ -392,10 +403,11 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   EXPECT_TRUE(test::walk_heap<E>().consistent());
 }
 
-// A list is made anew in the child, and one of its spans is found damaged: that is lost without a word, and
-// none of the others.
+// A list is made anew in the child, and one of its spans is found damaged: that is lost without a
+// word, and none of the others.
 TEST(StandardFork, WhatIsDamagedOnATornListIsLostAlone) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
@@ -429,7 +441,8 @@ TEST(StandardFork, WhatIsDamagedOnATornListIsLostAlone) {
 }
 
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
@@ -463,7 +476,8 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+    ASSERT_TRUE(WIFEXITED(status))
+        << "child killed by signal " << WTERMSIG(status) << " in round " << round;
     ASSERT_EQ(WEXITSTATUS(status), 0) << "round " << round;
   }
   alarm(0);
@@ -477,10 +491,11 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   EXPECT_TRUE(test::walk_heap<E>().all_returned());
 }
 
-// A thread has taken its first range from the arena, which has no record yet, and there is no thread cache
-// yet: that record names thread cache 0.
+// A thread has taken its first range from the arena, which has no record yet, and there is no
+// thread cache yet: that record names thread cache 0.
 TEST(StandardFork, AThreadVanishesWithTheVeryFirstRange) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   test::in_fresh_process([] {

@@ -55,8 +55,8 @@ TEST(StandardHotPatience, WhoComesBackLaterHasNone) {
   EXPECT_EQ(times_it_stays(patience, c), 1u);  // as if it were the first time
 }
 
-// In how many of some rounds one of the spans was given up. (The memory was used before, so that blocks are
-// carved a few at a time.)
+// In how many of some rounds one of the spans was given up. (The memory was used before, so that
+// blocks are carved a few at a time.)
 int make_small_program_in_rounds(std::size_t blocks, int rounds) {
   test::Random random(1);  // the same in all runs: how many rounds are lost is about this order
   const std::size_t sizes[] = {4683, 2528, 17, 7655, 2364, 60, 4908, 287, 129};
@@ -81,8 +81,9 @@ int make_small_program_in_rounds(std::size_t blocks, int rounds) {
   return lost;
 }
 
-// Some dozens of blocks of several classes, round after round: but for the first rounds each class's span
-// stays the thread's. (Else one class takes, from the pool, what another has given up.)
+// Some dozens of blocks of several classes, round after round: but for the first
+// rounds each class's span stays the thread's. (Else one class takes, from the pool,
+// what another has given up.)
 TEST(StandardHotPatience, ASmallProgramInRoundsKeepsItsSpans) {
   for (const std::size_t blocks : {std::size_t{24}, std::size_t{60}})
     EXPECT_LE(make_small_program_in_rounds(blocks, 300), 60) << blocks;

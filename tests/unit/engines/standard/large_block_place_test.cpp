@@ -1,5 +1,6 @@
-// Where the only block of its span begins: on many cache lines and pages, within its span, as aligned as was
-// asked, and nowhere else for whoever frees or grows it. And what lies around it in memory is bounded.
+// Where the only block of its span begins: on many cache lines and pages, within its span, as
+// aligned as was asked, and nowhere else for whoever frees or grows it. And what lies around
+// it in memory is bounded.
 #include "engines/standard/large_block_place.hpp"
 #include "heap_walk.hpp"
 
@@ -46,12 +47,12 @@ char* allocate_with_offset(std::size_t n, std::vector<void*>& others) {
   return nullptr;
 }
 
-// --- The place ---------------------------------------------------------------------------------------------
+// --- The place -----------------------------------------------------------------------------------
 
 TEST(StandardSingleBlocks, EveryPlaceIsInTheFirstGranuleAndLeavesRoomForTheRequest) {
   for (std::size_t n = Standard::kMaxSmall + 1; n <= 3 * kMiB; n += n / 60 + 1) {
-    const std::size_t most =
-        n <= Standard::kMaxBlock ? Classes::info(Classes::of(n)).virtual_span : align_up(n, Classes::kSlice);
+    const std::size_t most = n <= Standard::kMaxBlock ? Classes::info(Classes::of(n)).virtual_span
+                                                      : align_up(n, Classes::kSlice);
     for (std::uint32_t number = 1; number < 600; ++number) {
       const std::size_t offset = Singles::offset(SpanNumber{number}, most, {n});
       ASSERT_LT(offset, Classes::kSlice) << n << " in " << number;
@@ -70,8 +71,8 @@ TEST(StandardSingleBlocks, SpansInARowBeginOnAllLinesAndManyPages) {
     std::array<unsigned, 256> of_page{};
     for (std::size_t i = 0; i < 1024; ++i) {
       const SpanNumber number{static_cast<std::uint32_t>(1 + i * slices)};
-      const std::size_t at =
-          index_of(number) * Classes::kSlice + Singles::offset(number, slices * Classes::kSlice, {n});
+      const std::size_t at = index_of(number) * Classes::kSlice +
+                             Singles::offset(number, slices * Classes::kSlice, {n});
       ++of_line[at / kCacheLine % of_line.size()];
       ++of_page[at / kPage % of_page.size()];
     }
@@ -80,7 +81,7 @@ TEST(StandardSingleBlocks, SpansInARowBeginOnAllLinesAndManyPages) {
   }
 }
 
-// --- Blocks ------------------------------------------------------------------------------------------------
+// --- Blocks --------------------------------------------------------------------------------------
 
 TEST(StandardSingleBlocks, BlocksStayWithinTheirSpans) {
   in_fresh_process([] {
@@ -146,7 +147,8 @@ TEST(StandardSingleBlocks, AlignedBlocksAreAligned) {
   in_fresh_process([] {
     std::vector<void*> blocks;
     for (int round = 0; round < 4; ++round) {
-      for (const std::size_t n : {33'000u, 40'000u, 61'500u, 70'000u, 131'100u, 700'000u, 1'100'000u}) {
+      for (const std::size_t n :
+           {33'000u, 40'000u, 61'500u, 70'000u, 131'100u, 700'000u, 1'100'000u}) {
         for (std::size_t alignment = 16; alignment <= 256 * kKiB; alignment *= 2) {
           // Between the aligned ones some that are not, which leave their places to them.
           void* plain = E::allocate(n);
@@ -202,7 +204,8 @@ TEST(StandardSingleBlocks, ContentsSurviveEveryResize) {
           fill_pattern(p, from, 5);
           auto* q = static_cast<char*>(Api::realloc(p, to));
           ASSERT_NE(q, nullptr);
-          ASSERT_EQ(first_mismatch(q, std::min(from, to), 5), std::min(from, to)) << from << " -> " << to;
+          ASSERT_EQ(first_mismatch(q, std::min(from, to), 5), std::min(from, to))
+              << from << " -> " << to;
           ASSERT_GE(E::usable_size(q), to);
           ASSERT_LE(offset_of(q) + E::usable_size(q), span_bytes(q)) << from << " -> " << to;
           std::memset(q, 1, to);
@@ -253,7 +256,8 @@ TEST(StandardSingleBlocks, AForkedChildFreesAndAllocates) {
         again.push_back(E::allocate(n));
         std::memset(again.back(), 1, n);
       }
-      const bool good = test::walk_heap<E>().consistent() && test::walk_heap<E>().single == again.size();
+      const bool good =
+          test::walk_heap<E>().consistent() && test::walk_heap<E>().single == again.size();
       for (void* p : again) E::deallocate(p);
       _exit(good && test::walk_heap<E>().single == 0 ? 0 : 1);
     }
@@ -265,7 +269,7 @@ TEST(StandardSingleBlocks, AForkedChildFreesAndAllocates) {
   });
 }
 
-// --- Mistakes ----------------------------------------------------------------------------------------------
+// --- Mistakes ------------------------------------------------------------------------------------
 
 TEST(StandardSingleBlocks, NothingButTheBlocksStartIsFreed) {
   for (const std::size_t n : {40'000u, 70'000u, 600'000u, 1'100'000u}) {
@@ -274,12 +278,14 @@ TEST(StandardSingleBlocks, NothingButTheBlocksStartIsFreed) {
     ASSERT_NE(p, nullptr);
     auto* span = pointer_to<char>(span_of(p));
     const std::string freed = "free of a pointer that is not the start of a block";
-    for (char* a : {span, span + 64, p - 64, p - 16, p + 1, p + 16, p + 64, p + kPage, p + n - 64}) {
+    for (char* a :
+         {span, span + 64, p - 64, p - 16, p + 1, p + 16, p + 64, p + kPage, p + n - 64}) {
       if (a == p) continue;
       SCOPED_TRACE(std::to_string(n) + ": " + std::to_string(a - p));
       expect_named([=] { E::deallocate(a); }, freed);
       expect_named([=] { std::thread([=] { E::deallocate(a); }).join(); }, freed);
-      expect_named([=] { E::usable_size(a); }, "size asked of a pointer that is not the start of a block");
+      expect_named([=] { E::usable_size(a); },
+                   "size asked of a pointer that is not the start of a block");
     }
     EXPECT_TRUE(E::owns(p));
     E::deallocate(p);
@@ -289,7 +295,7 @@ TEST(StandardSingleBlocks, NothingButTheBlocksStartIsFreed) {
   }
 }
 
-// --- What lies around blocks -------------------------------------------------------------------------------
+// --- What lies around blocks ---------------------------------------------------------------------
 
 TEST(StandardSingleBlocks, LittleStaysInMemoryAroundBlocks) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated || os::page_size() != kPage) {

@@ -173,8 +173,8 @@ TEST(StandardLargeHabits, ClearingInVainByPurgingIsTriedSeldom) {
   }
 }
 
-// Blocks whose sizes share a word, and threads that overwrite each other's: whatever came before, those that
-// stay are looked at again, and memory in which there is nothing is not cleared.
+// Blocks whose sizes share a word, and threads that overwrite each other's: whatever came before,
+// those that stay are looked at again, and memory in which there is nothing is not cleared.
 TEST(StandardLargeHabits, AnyOrderOfLooksIsTaken) {
   LargeHabits habits(kHuge);
   std::uint64_t random = 1;

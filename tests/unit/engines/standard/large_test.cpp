@@ -1,6 +1,6 @@
-// The standard engine over the coalescing arena: memory of one size at work for another, and large objects'
-// growing, shrinking, moving and mistakes. Where it matters what is free, a process of its own begins with
-// nothing.
+// The standard engine over the coalescing arena: memory of one size at work for another, and large
+// objects' growing, shrinking, moving and mistakes. Where it matters what is free, a process of its
+// own begins with nothing.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ long page_faults() {
   return usage.ru_minflt;
 }
 
-// --- One size's memory for every other ---------------------------------------------------------------------
+// --- One size's memory for every other -----------------------------------------------------------
 
 TEST(StandardLarge, FreedSmallBlocksBecomeOneLargeObject) {
   in_fresh_process([] {
@@ -40,7 +40,8 @@ TEST(StandardLarge, FreedSmallBlocksBecomeOneLargeObject) {
     for (std::size_t at = 0; at < 60 * kMiB; at += kPage) p[at] = 1;
     EXPECT_EQ(opened(), before);
     if (!test::kUnderAsan && !test::kUnderTsan && !test::kEmulated) {
-      EXPECT_LE(page_faults(), faults + 500) << "the pages that the small blocks had are still there";
+      EXPECT_LE(page_faults(), faults + 500)
+          << "the pages that the small blocks had are still there";
     }
     E::deallocate(p);
     E::deallocate(behind);
@@ -57,7 +58,8 @@ TEST(StandardLarge, AFreedLargeObjectBecomesSmallBlocks) {
     auto small = fill(28 * kMiB, 64);
     EXPECT_LE(opened(), before);
     if (!test::kUnderAsan && !test::kUnderTsan && !test::kEmulated) {
-      EXPECT_LE(page_faults(), faults + 2000) << "new are records of spans and what the test itself writes";
+      EXPECT_LE(page_faults(), faults + 2000)
+          << "new are records of spans and what the test itself writes";
     }
     free_all(small);
     expect_nothing_out();
@@ -71,7 +73,8 @@ TEST(StandardLarge, EverySizeServesEveryOther) {
     for (const std::size_t before : sizes) {
       for (const std::size_t after : sizes) {
         auto blocks = fill(24 * kMiB, before);
-        // A block of each class may leave its span hot: what they pin is small, but may lie anywhere.
+        // A block of each class may leave its span hot: what they pin is
+        // small, but may lie anywhere.
         if (most != 0) {
           EXPECT_LE(opened(), most) << before << " after others";
         }
@@ -83,21 +86,23 @@ TEST(StandardLarge, EverySizeServesEveryOther) {
         most = std::max(most, opened());
       }
     }
-    // (Address space, opened in steps of 16 MiB. A current span that stays where it is may stand in a large
-    // one's way.)
+    // (Address space, opened in steps of 16 MiB. A current span that stays where it is may
+    // stand in a large one's way.)
     EXPECT_LE(most, 96 * kMiB) << "24 MiB at a time";
     expect_nothing_out();
   });
 }
 
-// Spans go from blocks of one kind to the other through the pool, too: what counts as live does not drift.
+// Spans go from blocks of one kind to the other through the pool, too: what
+// counts as live does not drift.
 TEST(StandardLarge, NothingCountsAsLiveWhenAllIsFree) {
   in_fresh_process([] {
     const std::size_t sizes[] = {208, 40000, 3000, 100 * kKiB, 60000, 30000, kMiB};
     for (int round = 0; round < 4; ++round) {
       for (const std::size_t size : sizes) {
         auto blocks = fill(8 * kMiB, size);
-        EXPECT_GE(E::pages.dirty_bound.live() << 16, size > Standard::kMaxSmall ? 8 * kMiB - 4 * size : 0)
+        EXPECT_GE(E::pages.dirty_bound.live() << 16,
+                  size > Standard::kMaxSmall ? 8 * kMiB - 4 * size : 0)
             << size;
         EXPECT_LE(E::pages.dirty_bound.live(), std::size_t{16 * kMiB} >> 16) << size;
         free_all(blocks);
@@ -109,7 +114,7 @@ TEST(StandardLarge, NothingCountsAsLiveWhenAllIsFree) {
   });
 }
 
-// --- Resizing ----------------------------------------------------------------------------------------------
+// --- Resizing ------------------------------------------------------------------------------------
 
 TEST(StandardLarge, GrowsInPlaceIntoAFreeNeighbour) {
   in_fresh_process([] {
@@ -188,7 +193,8 @@ TEST(StandardLarge, MovesPagesWhereItCannotGrow) {
     std::memset(q, 1, 64 * kMiB);
     EXPECT_EQ(first_nonzero(zeroed, kOld), kOld);
     EXPECT_EQ(E::resize(q, 40 * kMiB).block, q);
-    for (void* block : {static_cast<void*>(q), wall, static_cast<void*>(zeroed)}) E::deallocate(block);
+    for (void* block : {static_cast<void*>(q), wall, static_cast<void*>(zeroed)})
+      E::deallocate(block);
     expect_nothing_out();
   });
 }
@@ -254,8 +260,8 @@ TEST(StandardLarge, BlocksThatGrowInTurnMoveSeldom) {
   });
 }
 
-// Into its room a block grows where it stands, and made a little smaller it stays; made smaller than that it
-// gives the room back.
+// Into its room a block grows where it stands, and made a little smaller it stays; made smaller
+// than that it gives the room back.
 TEST(StandardLarge, RoomIsUsedAndGivenBack) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
   in_fresh_process([] {
@@ -352,7 +358,8 @@ TEST(StandardLarge, LockedBlocksGetNoRoom) {
   });
 }
 
-// Each growth moves: neighbours of every kind come to lie side by side, pieces of moved memory among them.
+// Each growth moves: neighbours of every kind come to lie side by side, pieces of
+// moved memory among them.
 TEST(StandardLarge, GrowsAgainAndAgain) {
   in_fresh_process(
       [] {
@@ -382,9 +389,10 @@ TEST(StandardLarge, GrowsAgainAndAgain) {
 
 TEST(StandardLarge, CrossesTheBoundaryOfItsClassBothWays) {
   in_fresh_process([] {
-    const std::size_t sizes[] = {kMiB + 1,  kMiB,          900 * kKiB, kMiB,      2 * kMiB,  kMiB - 1,
-                                 5 * kMiB,  33 * kKiB,     kMiB + 1,   70 * kKiB, 3 * kMiB,  65 * kKiB,
-                                 64 * kKiB, 64 * kKiB + 1, 200 * kKiB, 2 * kMiB,  40 * kKiB, kMiB};
+    const std::size_t sizes[] = {kMiB + 1, kMiB,      900 * kKiB, kMiB,          2 * kMiB,
+                                 kMiB - 1, 5 * kMiB,  33 * kKiB,  kMiB + 1,      70 * kKiB,
+                                 3 * kMiB, 65 * kKiB, 64 * kKiB,  64 * kKiB + 1, 200 * kKiB,
+                                 2 * kMiB, 40 * kKiB, kMiB};
     for (const bool walled : {false, true}) {
       std::vector<void*> walls;
       void* p = Api::malloc(36 * kKiB);
@@ -447,10 +455,12 @@ TEST(StandardLarge, AGrowthBeyondTheLimitLeavesTheBlockAsItWas) {
     }
     EXPECT_EQ(E::usable_size(p), 200 * kMiB);
     EXPECT_TRUE(test::walk_heap<E>().consistent());
-    for (std::size_t at = 0; at < 200 * kMiB; at += kMiB) ASSERT_EQ(first_mismatch(p + at, kPage, at), kPage);
+    for (std::size_t at = 0; at < 200 * kMiB; at += kMiB)
+      ASSERT_EQ(first_mismatch(p + at, kPage, at), kPage);
     p = static_cast<unsigned char*>(Api::realloc(p, 220 * kMiB));
     ASSERT_NE(p, nullptr) << "there is room for that";
-    for (std::size_t at = 0; at < 200 * kMiB; at += kMiB) ASSERT_EQ(first_mismatch(p + at, kPage, at), kPage);
+    for (std::size_t at = 0; at < 200 * kMiB; at += kMiB)
+      ASSERT_EQ(first_mismatch(p + at, kPage, at), kPage);
     // What a large object held serves small ones although the limit lets nothing new be opened.
     E::deallocate(p);
     auto small = fill(200 * kMiB, 50000);
@@ -465,7 +475,7 @@ TEST(StandardLarge, AGrowthBeyondTheLimitLeavesTheBlockAsItWas) {
   });
 }
 
-// --- Zeroed memory -----------------------------------------------------------------------------------------
+// --- Zeroed memory -------------------------------------------------------------------------------
 
 TEST(StandardLarge, ZeroedAfterDirtyReuse) {
   in_fresh_process([] {
@@ -509,7 +519,8 @@ TEST(StandardLarge, ZeroedAfterAPurgeTouchesNothing) {
   });
 }
 
-// What a program never touches stays untouched, however often it takes a large block and uses other parts.
+// What a program never touches stays untouched, however often it takes a large
+// block and uses other parts.
 TEST(StandardLarge, WhatIsTouchedOfLargeBlocksDoesNotAddUp) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator's own pages are as its kernel has them";
   in_fresh_process([] {
@@ -518,7 +529,8 @@ TEST(StandardLarge, WhatIsTouchedOfLargeBlocksDoesNotAddUp) {
     for (const bool zeroed : {false, true}) {
       void* first = nullptr;
       for (std::size_t i = 0; i < 24; ++i) {
-        auto* p = static_cast<unsigned char*>(zeroed ? E::allocate_zeroed(kBytes) : E::allocate(kBytes));
+        auto* p =
+            static_cast<unsigned char*>(zeroed ? E::allocate_zeroed(kBytes) : E::allocate(kBytes));
         if (first == nullptr) first = p;
         ASSERT_EQ(p, first);
         EXPECT_EQ(resident_pages(p, kBytes), 0u) << i;
@@ -535,7 +547,8 @@ TEST(StandardLarge, WhatIsTouchedOfLargeBlocksDoesNotAddUp) {
 
 // What is filled with zeroes looks as if nobody had touched it.
 TEST(StandardLarge, LargeBlocksOfZeroesStayWarmAfterAWhile) {
-  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "page faults are counted";
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated)
+    GTEST_SKIP() << "page faults are counted";
   in_fresh_process([] {
     E::pages.next_purge.store_relaxed(UINT64_MAX);
     constexpr std::size_t kBytes = 64 * kMiB;
@@ -576,7 +589,8 @@ TEST(StandardLarge, LargeBlocksThatAreUsedStayWarm) {
         const std::size_t used_up = resident_pages(p, bytes);
         if (i != 0) {
           // The second time the bound turns out to be too small.
-          EXPECT_EQ(used_up, (i == 1 ? min_of(bytes, 32 * kMiB) : bytes) / kPage) << bytes << ": " << i;
+          EXPECT_EQ(used_up, (i == 1 ? min_of(bytes, 32 * kMiB) : bytes) / kPage)
+              << bytes << ": " << i;
         }
         std::memset(p, 1, bytes);
         E::deallocate(p);
@@ -597,7 +611,8 @@ TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
         auto blocks = fill(kAll, bytes);
         for (void* p : blocks) std::memset(p, 1, bytes);
         char* const base = E::pages.address(standard::SpanNumber{1});
-        const std::size_t end = address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
+        const std::size_t end =
+            address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
         // Half of them: a quarter of what is live stays, too.
         std::vector<void*> kept;
         for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -621,8 +636,8 @@ TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
   }
 }
 
-// Clearing a block brings all of it into memory: then nobody can tell how little the program uses. So now and
-// then it is not cleared but purged.
+// Clearing a block brings all of it into memory: then nobody can tell how little the program uses.
+// So now and then it is not cleared but purged.
 TEST(StandardLarge, ClearingHugeBlocksIsGivenUpWhereLittleIsUsed) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   in_fresh_process([] {
@@ -704,7 +719,7 @@ TEST(StandardLarge, WhatNobodyWantsIsPurgedWhenSomebodyPassesBy) {
       "20");
 }
 
-// --- Outside the arena -------------------------------------------------------------------------------------
+// --- Outside the arena ---------------------------------------------------------------------------
 
 // A block of `n` bytes, full of a pattern, that has left the arena for want of room.
 unsigned char* moved_out(std::size_t n, std::uint64_t seed) {
@@ -786,7 +801,8 @@ TEST(StandardOutside, MistakesAreNamed) {
   });
 }
 
-// Blocks that come and go would have all their page faults each time: the next ones stay in the arena.
+// Blocks that come and go would have all their page faults each time: the
+// next ones stay in the arena.
 TEST(StandardOutside, WhatComesAndGoesStaysInTheArena) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   for (const std::size_t low : {kMiB, 2 * kMiB, 3 * kMiB, 5 * kMiB}) {
@@ -873,7 +889,7 @@ TEST(StandardOutside, AChildHasThemToo) {
   });
 }
 
-// --- Alignments --------------------------------------------------------------------------------------------
+// --- Alignments ----------------------------------------------------------------------------------
 
 TEST(StandardLarge, AlignmentsAboveAGranule) {
   std::vector<void*> blocks;
@@ -902,7 +918,7 @@ TEST(StandardLarge, AlignmentsAboveAGranule) {
   expect_nothing_out();
 }
 
-// --- Mistakes ----------------------------------------------------------------------------------------------
+// --- Mistakes ------------------------------------------------------------------------------------
 
 TEST(StandardLargeMistakes, DoubleFreesAreNamed) {
   for (const std::size_t n : {40 * kKiB, 200 * kKiB, kMiB, kMiB + 1, 10 * kMiB}) {
@@ -960,12 +976,15 @@ TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
     }
     char* slice_0 = E::pages.address(standard::SpanNumber::kNone);
     expect_named([=] { E::deallocate(slice_0 + 64); }, "free of an address that lies in no block");
-    expect_named([=] { E::usable_size(slice_0 + 64); }, "size asked of an address that lies in no block");
+    expect_named([=] { E::usable_size(slice_0 + 64); },
+                 "size asked of an address that lies in no block");
     expect_named([=] { E::deallocate(open_end); }, "that this allocator did not return");
     // Among small blocks, too, the sentence is about what was done.
     auto* small = static_cast<char*>(E::allocate(5000));
-    expect_named([=] { E::deallocate(small + 16); }, "free of a pointer that is not the start of a block: ");
-    expect_named([=] { E::usable_size(small + 16); }, "size asked of a pointer that is not the start of");
+    expect_named([=] { E::deallocate(small + 16); },
+                 "free of a pointer that is not the start of a block: ");
+    expect_named([=] { E::usable_size(small + 16); },
+                 "size asked of a pointer that is not the start of");
     E::deallocate(small);
     E::deallocate(p);
     expect_nothing_out();

@@ -1,4 +1,5 @@
-// Threads that allocate, resize and free large objects of each other, and forks in the middle of it.
+// Threads that allocate, resize and free large objects of each other, and
+// forks in the middle of it.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,9 +57,11 @@ class Market {
     if (object.p == nullptr) {
       object.n = size(random);
       const bool zeroed = random() % 4 == 0;
-      object.p = static_cast<unsigned char*>(zeroed ? E::allocate_zeroed(object.n) : E::allocate(object.n));
+      object.p = static_cast<unsigned char*>(zeroed ? E::allocate_zeroed(object.n)
+                                                    : E::allocate(object.n));
       good = object.p != nullptr;
-      for (std::size_t at = 0; zeroed && good && at < object.n; at += kPage) good = object.p[at] == 0;
+      for (std::size_t at = 0; zeroed && good && at < object.n; at += kPage)
+        good = object.p[at] == 0;
     } else {
       good = object.is_marked(object.p, object.n);
       if (random() % 3 != 0) {
@@ -128,7 +131,8 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
       "4");
 }
 
-// In a fork's child: the slots of threads that were in the middle of something may be lost, nothing else.
+// In a fork's child: the slots of threads that were in the middle of something
+// may be lost, nothing else.
 int use_after_fork(Market& market, unsigned workers) {
   alarm(540);
   const test::HeapWalk walk = test::walk_heap<E>();
@@ -155,14 +159,16 @@ int use_after_fork(Market& market, unsigned workers) {
 }
 
 TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   in_fresh_process(
       [] {
         test::let_clock_go();
         constexpr unsigned kWorkers = 2;
-        E::process_start();  // as a library does: a fork in the middle of the start has no handlers yet
+        // As a library does: a fork in the middle of the start has no handlers yet
+        E::process_start();
         Market market;
         std::atomic<bool> stop{false};
         test::Progress trades;
@@ -188,8 +194,8 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
           if (child == 0) _exit(use_after_fork(market, kWorkers));
           int status = 0;
           ASSERT_EQ(waitpid(child, &status, 0), child);
-          EXPECT_EQ(status, 0) << "round " << round << ": signal " << WTERMSIG(status) << ", status "
-                               << WEXITSTATUS(status);
+          EXPECT_EQ(status, 0) << "round " << round << ": signal " << WTERMSIG(status)
+                               << ", status " << WEXITSTATUS(status);
         }
         stop = true;
         for (std::thread& worker : workers) worker.join();
@@ -208,8 +214,8 @@ TEST(StandardLargeThreads, AForkLeavesForeignMappingsAlone) {
     ASSERT_TRUE(test::limit_address_space(limit));
     std::vector<void*> blocks = fill(6 * kMiB, 2 * kMiB);
     char* foreign = static_cast<char*>(blocks[0]) + 20 * kMiB;
-    ASSERT_EQ(mmap(foreign, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
-                   -1, 0),
+    ASSERT_EQ(mmap(foreign, kPage, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
               foreign);
     fill_pattern(foreign, kPage, 1);
     const auto use_all = [&] {

@@ -1,5 +1,5 @@
-// Heaps as objects: several on one page layer, page layers beside each other, other configs, and what is left
-// when they are gone.
+// Heaps as objects: several on one page layer, page layers beside each other, other configs, and
+// what is left when they are gone.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
@@ -35,10 +35,11 @@ using test::OwnedHeap;
 using Own = standard::OwnHeap<Standard>;
 using Pages = standard::PageLayer<Standard>;
 
-constexpr std::size_t kSizes[] = {1, 16, 100, 1280, 1281, 5000, 32 * kKiB, 40 * kKiB, kMiB, 3 * kMiB};
+constexpr std::size_t kSizes[] = {1,    16,        100,       1280, 1281,
+                                  5000, 32 * kKiB, 40 * kKiB, kMiB, 3 * kMiB};
 
-// Lets time pass as it allocates and frees: the clock stands still otherwise, and no tick of the decay, one
-// of which is due after half of 500 ms, would come between operations.
+// Lets time pass as it allocates and frees: the clock stands still otherwise, and no tick of the
+// decay, one of which is due after half of 500 ms, would come between operations.
 struct Blocks {
   std::vector<std::pair<unsigned char*, std::size_t>> all;
 
@@ -179,7 +180,8 @@ TEST(StandardHeaps, DestroyGivesBackWhatIsStillOut) {
     if (round == 2) opened = kept.statistics().opened_bytes;
     gone.destroy();
   }
-  EXPECT_LE(kept.statistics().opened_bytes, 2 * opened) << "memory of destroyed heaps is used again";
+  EXPECT_LE(kept.statistics().opened_bytes, 2 * opened)
+      << "memory of destroyed heaps is used again";
   stays.check_and_free(kept);
   expect_empty(kept);
   kept.destroy();
@@ -267,8 +269,8 @@ TEST(StandardHeaps, HeapsAreDestroyedBesideOthersInUse) {
   pages.destroy();
 }
 
-// The arena hands its ranges to whoever comes: what a heap has just given back is another's at once, and its
-// records still name the heap that is being destroyed.
+// The arena hands its ranges to whoever comes: what a heap has just given back is another's at
+// once, and its records still name the heap that is being destroyed.
 TEST(StandardHeaps, DestroyLeavesWhatOthersHaveJustTaken) {
   constexpr std::size_t kSize = 40'000;
   Pages pages{&standard::ForkRecovery<Standard>::enter_child};
@@ -313,7 +315,8 @@ TEST(StandardHeaps, DestroyLeavesWhatOthersHaveJustTaken) {
 Own* used_by_destructors = nullptr;
 pthread_key_t late_key;
 TEST(StandardHeaps, AThreadPastItsExitHasALabForACallOnly) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer takes the last round for after the thread's end";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer takes the last round for after the thread's end";
   OwnedHeap own;
   used_by_destructors = &own.heap;
   ASSERT_EQ(pthread_key_create(&late_key,
@@ -358,14 +361,15 @@ TEST(StandardHeaps, ThreadsBeginAndEndAllTheTime) {
 TEST(StandardHeaps, AStartWritesToNoLab) {
   OwnedHeap own;
   ASSERT_TRUE(own.heap.heap().start());
-  EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{0}) << "what never allocates needs none";
+  EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{0})
+      << "what never allocates needs none";
   own.heap.deallocate(own.heap.allocate(100));
   const std::uint32_t abandoned_lists = own.heap.heap().abandoned_lists().mask + 1;
   EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{1 + abandoned_lists});
 }
 
-// A heap for which memory was out half way through its first use leaves nothing of itself with the page
-// layer.
+// A heap for which memory was out half way through its first use leaves nothing of
+// itself with the page layer.
 TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need more address space";
   if (test::kEmulated) GTEST_SKIP() << "the emulator takes from the limit, too";
@@ -373,8 +377,8 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
     const rlimit limit{300 * kMiB, 300 * kMiB};
     ASSERT_TRUE(test::limit_address_space(limit));
     unsigned half_made = 0;
-    // A heap needs a thread cache and its abandoned_lists: some number of thread caches taken in advance
-    // leaves the last one half way.
+    // A heap needs a thread cache and its abandoned_lists: some number of thread caches taken in
+    // advance leaves the last one half way.
     for (std::uint32_t in_advance = 0; in_advance < 3; ++in_advance) {
       Pages pages{&standard::ForkRecovery<Standard>::enter_child};
       Own first(pages);
@@ -388,8 +392,8 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
       EXPECT_LT(others.size(), 900u) << "out of LABs, not out of keys";
       unsigned abandoned_lists = 0;
       pages.for_each_cache([&](auto& cache) {
-        abandoned_lists +=
-            cache.is_abandoned_list() && cache.heap.load_relaxed() == others.back()->heap().number();
+        abandoned_lists += cache.is_abandoned_list() &&
+                           cache.heap.load_relaxed() == others.back()->heap().number();
       });
       half_made += abandoned_lists != 0;
       for (auto& other : others) other->destroy();
@@ -412,10 +416,11 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
   });
 }
 
-// A handler's fork interrupts the first use of a heap on one page layer: another page layer is put right at
-// once, not by whoever comes to it first, and maybe not alone.
+// A handler's fork interrupts the first use of a heap on one page layer: another page layer is put
+// right at once, not by whoever comes to it first, and maybe not alone.
 TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   test::in_fresh_process([] {
     OwnedHeap one;
@@ -455,13 +460,15 @@ TEST(StandardHeaps, APageLayerLeavesNoAddressSpaceBehind) {
   EXPECT_EQ(mapped_by_calls(), before);
 }
 
-// As many as the process has keys for; then they are refused, and nothing else is. (Under a sanitizer
-// hundreds of heaps for 64 cores take minutes: there others have most of the keys.)
+// As many as the process has keys for; then they are refused, and nothing else is. (Under a
+// sanitizer hundreds of heaps for 64 cores take minutes: there others have most of the keys.)
 TEST(StandardHeaps, MoreHeapsThanKeysAreRefused) {
   constexpr bool kFew = test::kUnderAsan || test::kUnderTsan;
   std::vector<pthread_key_t> others;
-  for (pthread_key_t key = 0; kFew && pthread_key_create(&key, nullptr) == 0;) others.push_back(key);
-  for (int i = 0; i < 40 && !others.empty(); ++i, others.pop_back()) pthread_key_delete(others.back());
+  for (pthread_key_t key = 0; kFew && pthread_key_create(&key, nullptr) == 0;)
+    others.push_back(key);
+  for (int i = 0; i < 40 && !others.empty(); ++i, others.pop_back())
+    pthread_key_delete(others.back());
   Pages pages{&standard::ForkRecovery<Standard>::enter_child};
   std::vector<std::unique_ptr<Own>> heaps;
   void* p = nullptr;
@@ -492,7 +499,8 @@ TEST(StandardHeaps, AHeapWalkLeavesOtherHeapsAsTheyAre) {
 }
 
 TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   OwnedHeap own;
@@ -518,7 +526,8 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       alarm(540);
-      if (!test::walk_heap(own.heap).consistent() || !test::walk_heap(second).consistent()) _exit(3);
+      if (!test::walk_heap(own.heap).consistent() || !test::walk_heap(second).consistent())
+        _exit(3);
       mine.check_and_free(own.heap);
       std::thread([&] {
         Blocks blocks;
@@ -539,10 +548,11 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
   second.destroy();
 }
 
-// The child of a fork beside a destroy() finds the heap whole or gone, whatever step that was at: no span of
-// another heap on a list of the dying one, no range lost.
+// The child of a fork beside a destroy() finds the heap whole or gone, whatever step that was at:
+// no span of another heap on a list of the dying one, no range lost.
 TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   OwnedHeap own;
@@ -560,12 +570,13 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
   for (int round = 0; round < 24; ++round) {
     std::atomic<bool> ready{false};
     Own dying(own.pages);
-    // The forking thread has something in the dying heap, too, which its end in the child must cope with.
+    // The forking thread has something in the dying heap, too, which its end in
+    // the child must cope with.
     std::thread([&] {
       dying.deallocate(dying.allocate(100));
       auto destroyer = std::make_unique<std::thread>([&] {
-        // First what its thread cache has on lists; then so many spans of one block that to give them all
-        // back takes long.
+        // First what its thread cache has on lists; then so many spans of one block that to give
+        // them all back takes long.
         std::vector<void*> blocks(6000);
         for (void*& p : blocks) p = dying.allocate(1024);
         for (std::size_t i = 0; i < blocks.size(); i += 2) dying.deallocate(blocks[i]);
@@ -618,14 +629,16 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
 
 // One that has come no further is not in the way, in the child neither.
 TEST(StandardHeaps, AForkInTheMiddleOfAStartLeavesTheOthersWhole) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   OwnedHeap own;
   Own starting(own.pages);
   Blocks blocks;
   blocks.fill(own.heap, 10, 1);
   ASSERT_TRUE(own.pages.enter(&starting.heap()));
-  const test::RestingThread left_behind;  // the child of a process without others is told of nothing
+  // The child of a process without others is told of nothing
+  const test::RestingThread left_behind;
   test::in_child([&] {
     blocks.check_and_free(own.heap);
     blocks.fill(starting, 10, 2);
@@ -657,7 +670,8 @@ TEST(StandardHeaps, ASpanEmptiedThroughAnotherHeapGoesToAStackOfItsOwn) {
   std::vector<void*> blocks(200);
   for (void*& p : blocks) p = narrow.allocate(60000);
   const auto free_half = [&](std::size_t first) {
-    wide.heap.deallocate(wide.heap.allocate(64));  // a thread cache, and so a core of the wide heap's
+    // A thread cache, and so a core of the wide heap's
+    wide.heap.deallocate(wide.heap.allocate(64));
     for (std::size_t i = first; i < first + 100; ++i) wide.heap.deallocate(blocks[i]);
   };
   std::thread([&] {
@@ -705,10 +719,11 @@ TYPED_TEST(StandardConfigs, Work) {
   EXPECT_TRUE(test::walk_heap(own.heap).all_returned());
 }
 
-// In a fork's child a thread of another heap puts away what a vanished one has left in this heap, which is
-// destroyed meanwhile: not before that is done.
+// In a fork's child a thread of another heap puts away what a vanished one has left in this heap,
+// which is destroyed meanwhile: not before that is done.
 TEST(StandardHeaps, ADestroyWaitsForTheBurialOfAVanishedThread) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   OwnedHeap owned;

@@ -33,7 +33,8 @@ std::uintptr_t end_of_mappings_at(const void* p) {
   return found;
 }
 
-constexpr std::size_t kMany = 3000;  // blocks of 1 MiB: more than a step of the records' table is about
+// Blocks of 1 MiB: more than a step of the records' table is about
+constexpr std::size_t kMany = 3000;
 
 void fill_beyond_the_gap() {
   std::vector<void*> blocks;
@@ -67,8 +68,8 @@ TEST_F(PageLayerGaps, SomethingForeignInTheWayOfRecordsCostsWhatItCovers) {
     void* first = E::allocate(kMiB);
     const auto record = E::pages.any_slice_at(address_of(first)).record;
     const std::uintptr_t end = end_of_mappings_at(record);
-    void* theirs =
-        mmap(pointer_to(end), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void* theirs = mmap(pointer_to(end), 4096, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     ASSERT_EQ(theirs, pointer_to(end));
     fill_beyond_the_gap();
     const std::size_t lost = E::pages.arena.statistics().lost_bytes;
@@ -83,12 +84,13 @@ TEST_F(PageLayerGaps, AnAddressWithoutARecordIsRefused) {
     void* first = E::allocate(kMiB);
     const auto record = E::pages.any_slice_at(address_of(first)).record;
     const std::uintptr_t end = end_of_mappings_at(record);
-    ASSERT_NE(
-        mmap(pointer_to(end), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
-        MAP_FAILED);
+    ASSERT_NE(mmap(pointer_to(end), 4096, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+              MAP_FAILED);
     fill_beyond_the_gap();
     // The slice whose record would be what is mapped there.
-    const std::size_t number = (end - address_of(E::pages.span(standard::SpanNumber{0}).record)) / 64;
+    const std::size_t number =
+        (end - address_of(E::pages.span(standard::SpanNumber{0}).record)) / 64;
     void* inside = pointer_to(E::pages.arena.base() + number * 64 * kKiB);
     EXPECT_FALSE(E::owns(inside));
     const int end_of_child = test::run_in_child([&] {

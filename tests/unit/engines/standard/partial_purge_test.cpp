@@ -1,6 +1,6 @@
-// What goes back to the kernel while some of a span's blocks are out, what of a thread that sleeps, and what
-// is made of that memory afterwards. Where it matters what is resident a process of its own begins with
-// nothing.
+// What goes back to the kernel while some of a span's blocks are out, what of a thread that sleeps,
+// and what is made of that memory afterwards. Where it matters what is resident a process of its
+// own begins with nothing.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,8 +52,8 @@ void drop(const Live& b) {
   E::deallocate(b.p);
 }
 
-// Of no file's: which pages of those are mapped is the page cache's affair. (Not of statm: its counts may be
-// some pages a CPU behind.)
+// Of no file's: which pages of those are mapped is the page cache's affair. (Not of statm: its
+// counts may be some pages a CPU behind.)
 std::size_t resident_bytes() {
   std::ifstream lines("/proc/self/smaps_rollup");
   std::size_t kib = 0;
@@ -157,7 +157,8 @@ TEST(StandardThinning, TrimGivesBackWhatASleepingThreadHasParked) {
   }
 }
 
-// The same where what is freed later is freed by others, into remote lists whose beginnings are gone.
+// The same where what is freed later is freed by others, into remote lists
+// whose beginnings are gone.
 TEST(StandardThinning, OthersFreeIntoSpansThatWereThinned) {
   for (const std::size_t size : kSizes) {
     in_fresh_process([size] {
@@ -210,8 +211,8 @@ TEST(StandardThinning, TicksGiveBackWhatNobodyHasFreedIntoForATick) {
       "40");
 }
 
-// A thread that frees most of what it had, and sleeps: nothing of it is left where nobody else can give it
-// back.
+// A thread that frees most of what it had, and sleeps: nothing of it is left where
+// nobody else can give it back.
 TEST(StandardThinning, AThreadThatFreesItsBurstKeepsLittle) {
   for (const bool keep : {false, true}) {
     in_fresh_process([keep] {
@@ -229,7 +230,8 @@ TEST(StandardThinning, AThreadThatFreesItsBurstKeepsLittle) {
             std::vector<Live>& kept = all_kept[t];
             all.clear();
             for (const std::size_t size : kSizes) {
-              for (std::size_t i = 0; i < 60 * kKiB / size; ++i) all.push_back(allocate(size, i + t));
+              for (std::size_t i = 0; i < 60 * kKiB / size; ++i)
+                all.push_back(allocate(size, i + t));
             }
             std::size_t last = 0;
             for (const Live& b : all) {
@@ -247,8 +249,8 @@ TEST(StandardThinning, AThreadThatFreesItsBurstKeepsLittle) {
           worked.acquire();
         }
         E::trim();
-        // Stacks, the heap's records, and what is kept: a page of each size. It is 100 and 142 KiB with few
-        // CPUs, and 10 KiB more with 64, which have queues and stacks of their own.
+        // Stacks, the heap's records, and what is kept: a page of each size. It is 100 and 142 KiB
+        // with few CPUs, and 10 KiB more with 64, which have queues and stacks of their own.
         const std::size_t allowed = (keep ? 170 : 122) * kKiB;
         expect_at_most(grown_since(before) / kThreads, allowed);
         go_on.release(kThreads);
@@ -258,8 +260,8 @@ TEST(StandardThinning, AThreadThatFreesItsBurstKeepsLittle) {
   }
 }
 
-// A thread that serves requests of many classes, each of which takes some hundred KiB at times, and then only
-// a little now and then of one class: what it does not use any more is not kept for it.
+// A thread that serves requests of many classes, each of which takes some hundred KiB at times, and
+// then only a little now and then of one class: what it does not use any more is not kept for it.
 TEST(StandardThinning, HotSpansThatRestAreGivenBack) {
   in_fresh_process([] {
     std::vector<Live> all;
@@ -335,7 +337,8 @@ TEST(StandardThinning, NothingIsLostWhileEverybodyWorks) {
         mine.pop_back();
         if (random() % 4 != 0) {
           drop(b);
-        } else if (Live* other = shelf->places[random() % 512].exchange(new Live(b)); other != nullptr) {
+        } else if (Live* other = shelf->places[random() % 512].exchange(new Live(b));
+                   other != nullptr) {
           drop(*other);  // another thread's
           delete other;
         }
@@ -358,11 +361,12 @@ TEST(StandardThinning, NothingIsLostWhileEverybodyWorks) {
   expect_nothing_out();
 }
 
-// A fork while another thread gives pages back: the child goes on with every block, and loses no span for
-// good but those that were in the thinner's hands.
+// A fork while another thread gives pages back: the child goes on with every block, and loses no
+// span for good but those that were in the thinner's hands.
 TEST(StandardThinning, AForksChildHasWhatWasBeingThinned) {
   if (test::kUnderAsan || test::kUnderTsan) {
-    GTEST_SKIP() << "the child would wait for a lock of the sanitizer's own malloc, whose thread is gone";
+    GTEST_SKIP()
+        << "the child would wait for a lock of the sanitizer's own malloc, whose thread is gone";
   }
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   in_fresh_process([] {
@@ -402,7 +406,7 @@ TEST(StandardThinning, AForksChildHasWhatWasBeingThinned) {
   });
 }
 
-// --- One span, step by step --------------------------------------------------------------------------------
+// --- One span, step by step ----------------------------------------------------------------------
 
 // 32 blocks of 2 KiB in 16 pages.
 class OneSpan {
@@ -446,7 +450,8 @@ using Numbers = std::vector<std::uint32_t>;
 
 TEST(PartialPurge, TheFirstBlockStaysWhereOthersPush) {
   const auto s = std::make_unique<OneSpan>();
-  for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);  // 7 is the first; 8 and 11 are out
+  // 7 is the first; 8 and 11 are out
+  for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);
   s->thinning().purge_pages(no_block(), false, 4096, [&](char* from, std::size_t bytes) {
     // The owner has read where the list began, and frees two blocks.
     link_to(s->at(20), s->at(7));
@@ -508,8 +513,9 @@ TEST(PartialPurge, BlocksThatWereNeverCarvedAreNotDropped) {
   s->span.carved.store_relaxed(5);
   for (std::uint32_t i = 0; i < 5; ++i) s->push(i);
   s->thinning().purge_pages(no_block(), true, 4096,
-                     [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u) << "the page of block 4 ends in one that was never carved";
+                            [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
+  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u)
+      << "the page of block 4 ends in one that was never carved";
   EXPECT_EQ(s->purged, 2 * kPage + 13 * kPage) << "and those behind";
   EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{4}));
 }
@@ -527,7 +533,7 @@ TEST(PartialPurge, AForksChildEndsWhatWasBegun) {
   }
 }
 
-// --- The background thread ---------------------------------------------------------------------------------
+// --- The background thread -----------------------------------------------------------------------
 
 int threads_of_process() {
   std::ifstream status("/proc/self/status");

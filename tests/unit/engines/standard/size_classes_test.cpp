@@ -42,8 +42,8 @@ TEST(StandardClasses, WasteAboveA128ByteRequestIsAtMostAnEighth) {
 
 TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
   for (std::size_t alignment = 1; alignment <= kMaxBlock; alignment *= 2) {
-    for (std::size_t n :
-         {std::size_t{1}, alignment / 2 + 1, alignment, alignment + 1, 3 * alignment, std::size_t{100000}}) {
+    for (std::size_t n : {std::size_t{1}, alignment / 2 + 1, alignment, alignment + 1,
+                          3 * alignment, std::size_t{100000}}) {
       const unsigned c = class_of_aligned(n, alignment);
       if (n > kMaxBlock) {
         EXPECT_EQ(c, 0u);
@@ -68,7 +68,8 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
           const bool dense = Classes::kTable[c].block_size % alignment == 0;
           if (alignment <= kSlice && (dense || Classes::kTable[c].blocks == 1)) smallest = c;
         }
-        ASSERT_EQ(class_of_aligned(n, alignment), smallest) << n << " bytes at multiples of " << alignment;
+        ASSERT_EQ(class_of_aligned(n, alignment), smallest)
+            << n << " bytes at multiples of " << alignment;
       }
     }
   }
@@ -87,7 +88,8 @@ TEST(StandardClasses, MultiplicationTellsBlockStarts) {
 
 std::string percent(std::size_t part, std::size_t whole) {
   char text[16];
-  std::snprintf(text, sizeof text, "%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  std::snprintf(text, sizeof text, "%.1f %%",
+                100.0 * static_cast<double>(part) / static_cast<double>(whole));
   return text;
 }
 
@@ -96,28 +98,34 @@ std::string table_of_classes() {
   out << "# The size classes of `standard`\n\n"
          "Printed by a test from `src/engines/standard/size_classes.hpp`; after a change "
          "there:\n"
-         "`SPANALLOC_WRITE_DOCS=1 build/release/tests/unit/unit_tests --gtest_filter=StandardClasses.*`\n\n"
-         "A request gets the smallest block that holds it. The blocks of a class lie side by side in "
+         "`SPANALLOC_WRITE_DOCS=1 build/release/tests/unit/unit_tests "
+         "--gtest_filter=StandardClasses.*`\n\n"
+         "A request gets the smallest block that holds it. The blocks of a class lie side by side "
+         "in "
          "*spans*. "
          "A *virtual\nspan* is the address space of one: whole slices of "
       << kSlice / kKiB
-      << " KiB. Its *real span* is what its blocks fill of\nthat, up to the end of a page. (From class "
+      << " KiB. Its *real span* is what its blocks fill of\nthat, up to the end of a page. (From "
+         "class "
       << index_of(Classes::kFirstLarge)
       << " on a span has one block, which may begin further\non: `large_block_place.hpp`.)\n\n"
-         "*Unused*: the largest part of a block that a request of its class leaves unused. *Tail*: what of a "
+         "*Unused*: the largest part of a block that a request of its class leaves unused. *Tail*: "
+         "what of a "
          "real span\nis no block. Requests above "
       << kMaxBlock / kKiB
       << " KiB have a span of their own, of as many slices as they need.\n\n"
-         "| class | requests (bytes) | block | unused | blocks a span | real span (KiB) | tail | virtual "
+         "| class | requests (bytes) | block | unused | blocks a span | real span (KiB) | tail | "
+         "virtual "
          "span "
          "(KiB) |\n"
          "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (unsigned c = 1; c < kClasses; ++c) {
     const ClassInfo& k = Classes::kTable[c];
     const std::size_t smallest = Classes::kTable[c - 1].block_size + std::size_t{1};
-    out << "| " << c << " | " << smallest << " to " << k.block_size << " | " << k.block_size << " | "
-        << percent(k.block_size - smallest, k.block_size) << " | " << k.blocks << " | " << k.real_span / kKiB
-        << " | " << percent(k.overhead(), k.real_span) << " | " << k.virtual_span / kKiB << " |\n";
+    out << "| " << c << " | " << smallest << " to " << k.block_size << " | " << k.block_size
+        << " | " << percent(k.block_size - smallest, k.block_size) << " | " << k.blocks << " | "
+        << k.real_span / kKiB << " | " << percent(k.overhead(), k.real_span) << " | "
+        << k.virtual_span / kKiB << " |\n";
   }
   return out.str();
 }

@@ -24,7 +24,8 @@ TEST(SpanWordTest, FieldsDoNotDisturbEachOther) {
                                .with_outstanding(1)
                                .with_head(BlockOffset{2})
                                .with_delayed(false);
-  EXPECT_EQ(changed, SpanWord::make(CacheNumber{7}, SpanState::kOwned, 1).with_head(BlockOffset{2}));
+  EXPECT_EQ(changed,
+            SpanWord::make(CacheNumber{7}, SpanState::kOwned, 1).with_head(BlockOffset{2}));
   EXPECT_TRUE(changed.is(CacheNumber{7}, SpanState::kOwned));
 }
 
@@ -50,7 +51,8 @@ TEST(SpanWordTest, ARunOfBlocksIsOneTransition) {
   Cell cell(SpanWord::make(kOwner, SpanState::kShared, 5).with_head(BlockOffset{7}).bits);
   Marks links;
   const auto link = [&](BlockOffset head) { links.push_back(head); };
-  EXPECT_EQ(free_remotely(cell, BlockOffset{2}, 6, link).result, RemoteFree::kBadFree) << "more than are out";
+  EXPECT_EQ(free_remotely(cell, BlockOffset{2}, 6, link).result, RemoteFree::kBadFree)
+      << "more than are out";
   EXPECT_TRUE(links.empty());
   const RemotelyFreed first = free_remotely(cell, BlockOffset{2}, 3, link);
   EXPECT_EQ(first.result, RemoteFree::kDelayed);

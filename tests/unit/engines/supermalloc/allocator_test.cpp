@@ -51,7 +51,8 @@ struct LeastCaches : Supermalloc {
 template <class Config>
 std::vector<void*> some_of_everything(OwnHeap<Config>& heap) {
   std::vector<void*> objects;
-  for (const std::size_t n : {std::size_t{1}, std::size_t{40}, std::size_t{5000}, 100 * kKiB, 3 * kMiB}) {
+  for (const std::size_t n :
+       {std::size_t{1}, std::size_t{40}, std::size_t{5000}, 100 * kKiB, 3 * kMiB}) {
     objects.push_back(heap->allocate(n));
     std::memset(objects.back(), 0xA5, n);
     objects.push_back(heap->allocate_aligned(n, 4096));
@@ -257,8 +258,8 @@ TEST_F(SupermallocInstances, AMillionThreadsWouldLeaveNoCache) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-// Sizes and alignments by chance, on several threads that free each other's objects: what was written stays,
-// what was asked for is there.
+// Sizes and alignments by chance, on several threads that free each other's objects: what was
+// written stays, what was asked for is there.
 TEST_F(SupermallocInstances, KeepWhatThreadsWrite) {
   OwnHeap<LeastCaches> least;
   OwnHeap<> usual;
@@ -279,8 +280,8 @@ TEST_F(SupermallocInstances, KeepWhatThreadsWrite) {
     test::in_threads(4, [&](unsigned thread) {
       test::Random random(test::seed_of(thread));
       for (int i = 0; i < steps && !testing::Test::HasFailure(); ++i) {
-        const std::size_t n =
-            random.one_in(200) ? random.below(3 * kMiB) : random.below(std::size_t{1} << random.below(16));
+        const std::size_t n = random.one_in(200) ? random.below(3 * kMiB)
+                                                 : random.below(std::size_t{1} << random.below(16));
         const std::size_t alignment = std::size_t{1} << random.below(14);
         void* p = nullptr;
         switch (random.below(3)) {
@@ -320,7 +321,8 @@ TEST_F(SupermallocInstances, ResizeLeavesWhatFitsAndRefusesTheRest) {
     EXPECT_EQ(heap->resize(p, n).block, p) << n;
     EXPECT_EQ(heap->resize(p, n).usable, 1088u);
   }
-  for (const std::size_t n : {std::size_t{544}, std::size_t{1}, std::size_t{1089}, kMaxRequest, SIZE_MAX}) {
+  for (const std::size_t n :
+       {std::size_t{544}, std::size_t{1}, std::size_t{1089}, kMaxRequest, SIZE_MAX}) {
     EXPECT_EQ(heap->resize(p, n).block, nullptr) << n;
     EXPECT_EQ(heap->resize(p, n).usable, 1088u);
   }
@@ -335,7 +337,8 @@ TEST_F(SupermallocInstances, ResizeLeavesWhatFitsAndRefusesTheRest) {
 
 TEST_F(SupermallocInstances, RequestsThatNobodyCanHaveAreRefused) {
   OwnHeap<> heap;
-  for (const std::size_t n : {SIZE_MAX, SIZE_MAX - 4095, kMaxRequest + 1, kMaxRequest, kMaxRequest / 2}) {
+  for (const std::size_t n :
+       {SIZE_MAX, SIZE_MAX - 4095, kMaxRequest + 1, kMaxRequest, kMaxRequest / 2}) {
     EXPECT_EQ(heap->allocate(n), nullptr) << n;
     EXPECT_EQ(heap->allocate_zeroed(n), nullptr) << n;
     EXPECT_EQ(heap->allocate_aligned(n, 4096), nullptr) << n;

@@ -1,5 +1,5 @@
-// The bins of the supermalloc engine: which one serves a size, and the arithmetic that finds objects in
-// chunks. All of it is tried: every bin, every size, every place in a chunk.
+// The bins of the supermalloc engine: which one serves a size, and the arithmetic that finds
+// objects in chunks. All of it is tried: every bin, every size, every place in a chunk.
 #include "engines/supermalloc/bins.hpp"
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ TEST(SupermallocBins, DivisionByMultiplicationIsRightAtEveryPlace) {
   }
 }
 
-// The two of its operands that are numbers may be known to be equal: each needs a register of its own. (Of
-// one that is used for nothing else afterwards.)
+// The two of its operands that are numbers may be known to be equal: each needs a register of its
+// own. (Of one that is used for nothing else afterwards.)
 [[gnu::noinline]] Quotient divide_by_its_own(const std::uint64_t* inverses, std::size_t i) {
   return divide_by(i, inverses, i);
 }
@@ -50,7 +50,8 @@ TEST(SupermallocBins, DivisionIsRightWhereNumberAndIndexAreOne) {
   }
 }
 
-// The short path of free asks with whatever byte the chunk table has: 0 for a pointer into no chunk.
+// The short path of free asks with whatever byte the chunk table has: 0 for
+// a pointer into no chunk.
 TEST(SupermallocBins, NothingBeginsInAChunkWithoutFolios) {
   for (std::size_t place = 0; place < kChunk; ++place) {
     ASSERT_FALSE(divide_by(place, TheBins::inverses_by_tag(), 0).exact) << place;
@@ -84,12 +85,14 @@ TEST(SupermallocBins, AlignedRequestsTakeTheLeastWhoseObjectsAreAllAligned) {
         ++least;
       }
       const BinNumber found = TheBins::for_aligned(n, alignment);
-      ASSERT_EQ(found, least < TheBins::kFirstLarge ? least : TheBins::kCount) << n << " at " << alignment;
+      ASSERT_EQ(found, least < TheBins::kFirstLarge ? least : TheBins::kCount)
+          << n << " at " << alignment;
       // Objects lie at multiples of their size from a chunk's beginning.
       ASSERT_TRUE(found == TheBins::kCount || TheBins::of(found).origin % alignment == 0);
     }
   }
-  // The powers of two are there for this: no more than twice what is asked for, up to their largest one.
+  // The powers of two are there for this: no more than twice what is asked for,
+  // up to their largest one.
   for (std::size_t n = 1; n <= 8 * kKiB; ++n) {
     ASSERT_LE(TheBins::of(TheBins::for_aligned(n, 512)).size, std::max<std::size_t>(2 * n, 512));
   }
@@ -102,7 +105,8 @@ TEST(SupermallocBins, BookkeepingEndsBeforeTheFirstObject) {
     const std::size_t first = address_of(chunk.object(bin.first)) - kChunk;
     // A bit for the number of every place, also of those where no object is.
     EXPECT_GT(chunk.bits_bytes() * 8, (kChunk - 1) / bin.size) << bin.size;
-    const std::size_t cells = bin.is_large() ? bin.objects * kObjectCellBytes : bin.folios * kFolioCellBytes;
+    const std::size_t cells =
+        bin.is_large() ? bin.objects * kObjectCellBytes : bin.folios * kFolioCellBytes;
     EXPECT_LE(kChunkHeadBytes + chunk.bits_bytes() + cells, first) << bin.size;
     EXPECT_LE(first + std::size_t{bin.objects - bin.first} * bin.size, kChunk) << bin.size;
     if (bin.is_large()) continue;

@@ -1,5 +1,5 @@
-// The three levels of caches of the supermalloc engine: which of them an object comes from and goes to, and
-// how much each holds.
+// The three levels of caches of the supermalloc engine: which of them an object comes from and goes
+// to, and how much each holds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,9 +70,9 @@ std::pair<unsigned, unsigned> two_cpus() {
   return {cpus.front(), cpus.back()};
 }
 
-// "two linked lists each containing up to 1 MiB for each bin in the per-CPU cache", and one for each CPU in
-// the global one. A chain of as many lists as 8 KiB go into 1 MiB is too short: a list is whole objects, and
-// of 5,312 bytes it is one.
+// "two linked lists each containing up to 1 MiB for each bin in the per-CPU cache", and one for
+// each CPU in the global one. A chain of as many lists as 8 KiB go into 1 MiB is too short: a list
+// is whole objects, and of 5,312 bytes it is one.
 TEST_F(SupermallocCaches, ChainsHoldAMegabyteOfEveryBin) {
   for (BinNumber b = 0; b < Bins::kCount; ++b) {
     test::OwnHeap<> heap;
@@ -83,7 +83,8 @@ TEST_F(SupermallocCaches, ChainsHoldAMegabyteOfEveryBin) {
     std::vector<void*> objects;
     for (std::size_t i = 0; i < list * (3 * bin.chain_lists + 4); ++i) {
       // (At a page's beginning a large object has the bin of its size.)
-      objects.push_back(bin.is_large() ? heap->allocate_aligned(bin.size, 4096) : heap->allocate(bin.size));
+      objects.push_back(bin.is_large() ? heap->allocate_aligned(bin.size, 4096)
+                                       : heap->allocate(bin.size));
     }
     free_all(heap, objects);
     const Chains held = chains_of(heap, b);
@@ -100,8 +101,8 @@ TEST_F(SupermallocCaches, ChainsHoldAMegabyteOfEveryBin) {
   }
 }
 
-// Where the paper's steps 1 to 4 of a free put the n-th object, and where those of an allocation find it
-// again.
+// Where the paper's steps 1 to 4 of a free put the n-th object, and where those of an
+// allocation find it again.
 TEST_F(SupermallocCaches, AFreeGoesToTheThreadTheCpuAllCpusTheFolios) {
   for (const std::size_t n : {std::size_t{5312}, std::size_t{1984}, std::size_t{448}}) {
     test::OwnHeap<> heap;
@@ -158,8 +159,8 @@ TEST_F(SupermallocCaches, AFreeGoesToTheThreadTheCpuAllCpusTheFolios) {
   }
 }
 
-// One list a chain: more lists go by than the CPU and all CPUs have room for, and come again, the last one
-// first.
+// One list a chain: more lists go by than the CPU and all CPUs have room for, and come
+// again, the last one first.
 struct ShortChains : Supermalloc {
   static constexpr std::size_t kChainBytes = 1;
 };
@@ -195,7 +196,8 @@ TEST_F(SupermallocCaches, TheGlobalCacheIsAStackOfChains) {
         }
       }
       // The CPU's own two, then the last that went to all of them.
-      EXPECT_EQ(found, (std::vector<FreeObject*>{put[6], put[1], put[5], put[4], put[3], put[2], put[0]}));
+      EXPECT_EQ(found,
+                (std::vector<FreeObject*>{put[6], put[1], put[5], put[4], put[3], put[2], put[0]}));
       EXPECT_TRUE(caches.take(b).is_empty());
       EXPECT_EQ(caches.filled(b).load_relaxed(), 0u);
     }
@@ -206,8 +208,8 @@ TEST_F(SupermallocCaches, TheGlobalCacheIsAStackOfChains) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-// Under locks a thread asks where it runs before its first use of a CPU's cache and then before every
-// sixteenth: one that moves meanwhile stays with the CPU it came from, and not for longer.
+// Under locks a thread asks where it runs before its first use of a CPU's cache and then before
+// every sixteenth: one that moves meanwhile stays with the CPU it came from, and not for longer.
 TEST_F(SupermallocCaches, AThreadThatMovesIsNoticedWithTheSixteenthUse) {
   const std::pair<unsigned, unsigned> both = two_cpus();
   if (both.first == both.second) GTEST_SKIP() << "it takes two CPUs";
@@ -254,8 +256,8 @@ TEST_F(SupermallocCaches, AThreadThatMovesIsNoticedWithTheSixteenthUse) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-// By the addresses: the last list that came to the CPU's cache is what an empty thread's cache begins with,
-// link by link as it was.
+// By the addresses: the last list that came to the CPU's cache is what an empty thread's cache
+// begins with, link by link as it was.
 TEST_F(SupermallocCaches, AListMovesByItsHead) {
   test::OwnHeap<> heap;
   const BinNumber b = Bins::for_folios(128);
@@ -272,7 +274,8 @@ TEST_F(SupermallocCaches, AListMovesByItsHead) {
   std::thread([&] {
     EXPECT_EQ(heap->allocate(128), links[0]);
     std::size_t i = 1;
-    for (const FreeObject* p = own_cache(heap).first[b + 1].load_relaxed(); !is_end(p); p = p->next) {
+    for (const FreeObject* p = own_cache(heap).first[b + 1].load_relaxed(); !is_end(p);
+         p = p->next) {
       ASSERT_LT(i, list);
       EXPECT_EQ(p, links[i++]);
     }
@@ -286,7 +289,8 @@ TEST_F(SupermallocCaches, AThreadsEndLeavesLongListsToTheCpuAndShortOnesToTheFol
   test::OwnHeap<> heap;
   const BinNumber b = Bins::for_folios(64);
   const std::size_t list = Bins::of(b).list_objects;
-  for (const std::size_t kept : {list / 2, list / 2 + 1, list, list + list / 2, list + list / 2 + 1}) {
+  for (const std::size_t kept :
+       {list / 2, list / 2 + 1, list, list + list / 2, list + list / 2 + 1}) {
     std::thread([&] {
       std::vector<void*> objects = allocate_many(heap, kept, 64);
       heap->trim();
@@ -390,7 +394,8 @@ TEST_F(SupermallocCaches, StatisticsAddUpWithTheCensus) {
     EXPECT_GE(statistics.reserved_bytes, statistics.opened_bytes);
     EXPECT_EQ(statistics.live_labs, 1u);
   };
-  for (const std::size_t n : {1u, 64u, 500u, 5000u, 14000u, 20'000u, 300'000u, 900'000u, 3'000'000u}) {
+  for (const std::size_t n :
+       {1u, 64u, 500u, 5000u, 14000u, 20'000u, 300'000u, 900'000u, 3'000'000u}) {
     for (int i = 0; i < 40; ++i) {
       objects.push_back(heap->allocate(n));
       if (i % 3 != 0) continue;
@@ -415,9 +420,9 @@ TEST_F(SupermallocCaches, StatisticsAddUpWithTheCensus) {
   EXPECT_EQ(heap->statistics().large_bytes, 0u);
 }
 
-// The cache of threads that have none is all of theirs: nobody may find room in it, or whoever comes next
-// would be given another thread's object. (Taking one off the room and putting it back where there was none
-// makes room for whoever comes between.)
+// The cache of threads that have none is all of theirs: nobody may find room in it, or whoever
+// comes next would be given another thread's object. (Taking one off the room and putting it back
+// where there was none makes room for whoever comes between.)
 TEST_F(SupermallocCaches, NobodysCacheTakesNothing) {
   using Cache = supermalloc::ThreadCache<Supermalloc>;
   auto nobodys = std::make_unique<Cache>();
@@ -446,7 +451,7 @@ TEST_F(SupermallocCaches, ManyThreadsBeginWithAFree) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-// --- When memory is out ------------------------------------------------------------------------------------
+// --- When memory is out --------------------------------------------------------------------------
 
 // An arena of 1 GiB, used up. What another CPU's cache holds is found before memory is out.
 TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {

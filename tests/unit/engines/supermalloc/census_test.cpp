@@ -1,5 +1,5 @@
-// The walker of the supermalloc engine must itself notice what is broken, and say what. (The self-check of
-// the original returns on its first line.)
+// The walker of the supermalloc engine must itself notice what is broken, and say what. (The
+// self-check of the original returns on its first line.)
 #include <gtest/gtest.h>
 
 #include <iterator>
@@ -28,8 +28,8 @@ using test::checked;
 using test::own_cache;
 using Bins = test::SupermallocBins;
 
-// Of three folios of 64-byte objects one is full, one has objects free, one is empty; and there is something
-// of everything else.
+// Of three folios of 64-byte objects one is full, one has objects free, one is empty; and there is
+// something of everything else.
 class SupermallocWalker : public test::SupermallocTest {
  protected:
   static constexpr std::size_t kN = 64;
@@ -136,9 +136,11 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithFolios) {
     set_bit(chunk(), object, true);
     return [=, this] { set_bit(chunk(), object, false); };
   });
-  expect_noticed("a folio is in no list", [&] { return changed(partial()->state, FolioState::kEmptying); });
-  expect_noticed("an object lies in the wilderness",
-                 [&] { return changed(chunk().cell(bin_.folios - 1)->state, FolioState::kListed); });
+  expect_noticed("a folio is in no list",
+                 [&] { return changed(partial()->state, FolioState::kEmptying); });
+  expect_noticed("an object lies in the wilderness", [&] {
+    return changed(chunk().cell(bin_.folios - 1)->state, FolioState::kListed);
+  });
   expect_noticed("a folio in use is said to be given back",
                  [&] { return changed(partial()->is_committed, false); });
   expect_noticed("a bin's folios in use are miscounted", [&] {
@@ -153,7 +155,8 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithFolios) {
       cell->is_committed = false;
     };
   });
-  expect_noticed("committed folios are miscounted", [&] { return changed(empty()->is_committed, true); });
+  expect_noticed("committed folios are miscounted",
+                 [&] { return changed(empty()->is_committed, true); });
   expect_noticed("a chunk has used more folios than it has",
                  [&] { return changed(chunk().head()->used_folios, bin_.folios + 1); });
 }
@@ -196,7 +199,8 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithLists) {
   FolioCell* first = heap_->folios().head_of(b_, 0);
   ASSERT_NE(first, nullptr);
   ASSERT_NE(first->next, nullptr);
-  expect_noticed("a folio is in no list", [&] { return changed<FolioCell*>(first->next, nullptr); });
+  expect_noticed("a folio is in no list",
+                 [&] { return changed<FolioCell*>(first->next, nullptr); });
   expect_noticed("a list's links disagree",
                  [&] { return changed<FolioCell*>(first->next->previous, nullptr); });
 }
@@ -219,8 +223,8 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithLargeObjects) {
   expect_noticed("a large object is in no list",
                  [&] { return changed(large_head()->used_folios, large_head()->used_folios + 1); });
   expect_noticed("large objects that the kernel did not take back are miscounted", [&] {
-    auto* cells = reinterpret_cast<supermalloc::ObjectCell*>(&chunk.bits(0) +
-                                                             chunk.bits_bytes() / sizeof(std::uint64_t));
+    auto* cells = reinterpret_cast<supermalloc::ObjectCell*>(
+        &chunk.bits(0) + chunk.bits_bytes() / sizeof(std::uint64_t));
     return changed(cells[chunk.object_at(large_[2])].is_dirty, true);
   });
   expect_noticed("large objects are miscounted", [&] {
@@ -239,24 +243,28 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithTheChunkTable) {
   const ChunkNumber huge = heap_->chunks().number_of(huge_[0]);
   const ChunkNumber free = heap_->chunks().number_of(huge_[1]);
   ASSERT_TRUE(heap_->chunks().entry(free).is_free());
-  for (const ChunkEntry wrong : {ChunkEntry::of_bin(b_ + 1), ChunkEntry::nothing(), ChunkEntry::of_huge(3)}) {
+  for (const ChunkEntry wrong :
+       {ChunkEntry::of_bin(b_ + 1), ChunkEntry::nothing(), ChunkEntry::of_huge(3)}) {
     expect_noticed("a bin's chunk is another's", [&] { return changed(folios, wrong); });
     expect_noticed("a bin's chunk is another's", [&] { return changed(large, wrong); });
   }
-  expect_noticed("a bin's chunk is another's", [&] { return changed(chunk().head()->bin, b_ + 1); });
+  expect_noticed("a bin's chunk is another's",
+                 [&] { return changed(chunk().head()->bin, b_ + 1); });
   expect_noticed("a range is out of place, or has another's chunk in it",
                  [&] { return changed(huge + 2, ChunkEntry::of_huge(1)); });
   expect_noticed("a range is out of place, or has another's chunk in it",
                  [&] { return changed(huge, ChunkEntry::of_huge(9 * kMiB / kPage)); });
-  expect_noticed("huge objects are miscounted", [&] { return changed(huge, ChunkEntry::nothing()); });
+  expect_noticed("huge objects are miscounted",
+                 [&] { return changed(huge, ChunkEntry::nothing()); });
   expect_noticed("huge objects are miscounted",
                  [&] { return changed(huge, ChunkEntry::of_huge(5 * kMiB / kPage + 1)); });
   expect_noticed("what is not free is in a list of free ranges",
                  [&] { return changed(free, ChunkEntry::nothing()); });
   expect_noticed("ranges that the kernel did not take back are miscounted",
                  [&] { return changed(free, ChunkEntry::of_free(0, true)); });
-  expect_noticed("what is not free is in a list of free ranges",
-                 [&] { return changed(free, ChunkEntry::of_free(heap_->chunks().limit(), false)); });
+  expect_noticed("what is not free is in a list of free ranges", [&] {
+    return changed(free, ChunkEntry::of_free(heap_->chunks().limit(), false));
+  });
   expect_noticed("a free range is in two lists",
                  [&] { return changed(free, ChunkEntry::of_free(free, false)); });
   // A free range's second chunk is one, too.
@@ -299,14 +307,16 @@ TEST_F(SupermallocWalker, NamesFreeRangesThatAreNone) {
   EXPECT_EQ(checked(heap_).free_chunks, 8u) << "this one is a range";
   undo();
   for (const ChunkNumber range : {lost + 1, lost + 2, lost + 3, first, first + 3}) {
-    expect_noticed("a range is out of place, or has another's chunk in it", [&] { return listed(range); });
+    expect_noticed("a range is out of place, or has another's chunk in it",
+                   [&] { return listed(range); });
   }
 }
 
 TEST_F(SupermallocWalker, NamesWhatIsWrongWithCaches) {
   FreeObject* cached = first_cached();
   ASSERT_FALSE(is_end(cached));
-  expect_noticed("a free object is overwritten", [&] { return changed(cached->seal, cached->seal ^ 1); });
+  expect_noticed("a free object is overwritten",
+                 [&] { return changed(cached->seal, cached->seal ^ 1); });
   expect_noticed("a free object is overwritten", [&] {
     FreeObject* before = cached->next;
     cached->next = cached;

@@ -1,4 +1,5 @@
-// What a word of the chunk table says, and that its lowest byte alone says what the short path of free needs.
+// What a word of the chunk table says, and that its lowest byte alone says what the
+// short path of free needs.
 #include "engines/supermalloc/chunk_table.hpp"
 
 #include <gtest/gtest.h>

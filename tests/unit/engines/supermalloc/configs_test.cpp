@@ -1,5 +1,5 @@
-// The engine's configs that make one choice otherwise: what is otherwise about each, and that all of them
-// keep every invariant.
+// The engine's configs that make one choice otherwise: what is otherwise about each, and that all
+// of them keep every invariant.
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -202,7 +202,8 @@ TEST_F(SupermallocConfigs, SmallBinsAlignedToEightBytesAreThePapers) {
   for (std::size_t n = 1; n <= 64; ++n) {
     objects.push_back(heap->allocate_aligned(n, 16));
     EXPECT_EQ(address_of(objects.back()) % 16, 0u) << n;
-    test::fill_pattern(objects.back(), heap->usable_size(objects.back()), address_of(objects.back()));
+    test::fill_pattern(objects.back(), heap->usable_size(objects.back()),
+                       address_of(objects.back()));
   }
   checked(heap);
   for (void* p : objects) {
@@ -219,8 +220,8 @@ template <class Config>
 class SupermallocEveryConfig : public test::SupermallocTest {};
 TYPED_TEST_SUITE(SupermallocEveryConfig, test::configs::supermalloc);
 
-// Threads that allocate what other threads free: of every kind, half of the small objects of sizes that only
-// one of the configs has a bin for.
+// Threads that allocate what other threads free: of every kind, half of the small objects of sizes
+// that only one of the configs has a bin for.
 TYPED_TEST(SupermallocEveryConfig, KeepsEveryInvariant) {
   constexpr std::size_t kSlots = 512;
   constexpr int kSteps = test::kUnderTsan || test::kUnderAsan ? 3'000 : 20'000;
@@ -232,8 +233,8 @@ TYPED_TEST(SupermallocEveryConfig, KeepsEveryInvariant) {
       for (int i = 0; i < kSteps; ++i) {
         void* p = nullptr;
         if (!random.one_in(3)) {
-          const std::size_t n =
-              random.one_in(200) ? random.below(4 * kMiB) : random.below(random.one_in(3) ? 20'000 : 64);
+          const std::size_t n = random.one_in(200) ? random.below(4 * kMiB)
+                                                   : random.below(random.one_in(3) ? 20'000 : 64);
           p = random.one_in(16) ? heap->allocate_aligned(n, std::size_t{1} << random.below(13))
                                 : heap->allocate(n);
           ASSERT_NE(p, nullptr);

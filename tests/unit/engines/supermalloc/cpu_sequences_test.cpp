@@ -1,17 +1,17 @@
-// Restartable sequences on a CPU's chains, stopped at each of their instructions in turn: the thread is
-// preempted there, moved to another CPU, or a signal comes, and other threads have been at the chain before
-// it goes on. It must begin anew, and no list may be lost or be in two places. Behind the last instruction it
-// must not. And stopped there while the kernel does not restart it: then other CPUs' threads have been at the
-// chain, as they may be at any time.
+// Restartable sequences on a CPU's chains, stopped at each of their instructions in turn: the
+// thread is preempted there, moved to another CPU, or a signal comes, and other threads have been
+// at the chain before it goes on. It must begin anew, and no list may be lost or be in two places.
+// Behind the last instruction it must not. And stopped there while the kernel does not restart it:
+// then other CPUs' threads have been at the chain, as they may be at any time.
 //
-// The thread is the only one of a child that the test traces. Its instructions are found by single steps,
-// with the kernel told to forget about its sequences, which no step would leave to their end. Then, for each
-// of them, a child runs into a trap that is planted there. (A thread that is stopped so loses its CPU each
-// time, whatever comes in between: the ways differ by that. A signal, and nothing but it, comes in
-// tests/integration/sequences.cpp.)
+// The thread is the only one of a child that the test traces. Its instructions are found by single
+// steps, with the kernel told to forget about its sequences, which no step would leave to their
+// end. Then, for each of them, a child runs into a trap that is planted there. (A thread that is
+// stopped so loses its CPU each time, whatever comes in between: the ways differ by that. A signal,
+// and nothing but it, comes in tests/integration/sequences.cpp.)
 //
-// And what is around a sequence: a thread that has looked at a chain and has not begun, while the chain is
-// somebody's to change who has looked where it is and has been moved.
+// And what is around a sequence: a thread that has looked at a chain and has not begun, while the
+// chain is somebody's to change who has looked where it is and has been moved.
 #include "engines/supermalloc/cpu_sequences.hpp"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,8 @@ struct Child {
   }
   std::vector<int> drained() {
     std::vector<int> numbers;
-    caches.drain(bin, [&](ObjectList list) { numbers.push_back(static_cast<int>(list.first - objects)); });
+    caches.drain(
+        bin, [&](ObjectList list) { numbers.push_back(static_cast<int>(list.first - objects)); });
     return numbers;
   }
 };
@@ -113,8 +114,8 @@ Child* child_at_hand = nullptr;
 std::atomic<int> others_took{-2};
 std::atomic<bool> is_overtaken{false};
 
-// What comes in between leaves the chain's word as it was, with other lists: who does not begin anew is
-// wrong.
+// What comes in between leaves the chain's word as it was, with other lists: who does
+// not begin anew is wrong.
 void interfere(Act act) {
   Child& child = *child_at_hand;
   if (act == Act::kTake) {
@@ -173,8 +174,8 @@ int judge(Child& child, Scene scene, int taken, bool counts_already) {
 }
 
 // Runs in the child, traced. Its other thread waits for a byte, comes in between, and answers.
-[[noreturn]] void run_child(Child& child, Scene scene, bool restarts, bool counts_already, int request,
-                            int answer) {
+[[noreturn]] void run_child(Child& child, Scene scene, bool restarts, bool counts_already,
+                            int request, int answer) {
   child_at_hand = &child;
   // Each CPU's chain has two lists.
   run_on(child.here);  // first, so that it has the first slot
@@ -210,9 +211,10 @@ int judge(Child& child, Scene scene, int taken, bool counts_already) {
   _exit(judge(child, scene, taken, counts_already));
 }
 
-// Runs in the child, traced, in the bin of one list a chain. A thread of the same CPU answers twice: when it
-// has looked where it is, with the chains closed, and been moved; and when it has changed them, and is done.
-// In between it waits for the global cache's lock, which a third one holds.
+// Runs in the child, traced, in the bin of one list a chain. A thread of the same CPU
+// answers twice: when it has looked where it is, with the chains closed, and been moved; and
+// when it has changed them, and is done. In between it waits for the global cache's lock,
+// which a third one holds.
 [[noreturn]] void run_child_that_has_seen_the_chain(Child& child, int request, int answer) {
   const auto await_request = [=] {
     if (char byte = 0; read(request, &byte, 1) != 1) _exit(95);
@@ -222,7 +224,8 @@ int judge(Child& child, Scene scene, int taken, bool counts_already) {
   };
   child.bin = kShortest;
   run_on(child.here);
-  for (unsigned n = 0; n < 4; ++n) child.put(n);  // 3 and 1 in the CPU's chains, 0 and 2 in the global ones
+  // 3 and 1 in the CPU's chains, 0 and 2 in the global ones
+  for (unsigned n = 0; n < 4; ++n) child.put(n);
   std::atomic<bool> is_ready{false};
   std::thread([&] {
     run_on(child.here);
@@ -266,7 +269,8 @@ int judge(Child& child, Scene scene, int taken, bool counts_already) {
 // The tracer's side.
 class Traced {
  public:
-  /// What the child runs, with the ends of two pipes: where others are asked to interfere, where they answer.
+  /// What the child runs, with the ends of two pipes: where others are asked to
+  /// interfere, where they answer.
   explicit Traced(const std::function<void(int request, int answer)>& run) {
     EXPECT_EQ(pipe(request_), 0);
     EXPECT_EQ(pipe(answer_), 0);
@@ -356,7 +360,8 @@ struct Sequence {
 class SupermallocSequences : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!os::has_sequences()) GTEST_SKIP() << "the C library has registered no restartable sequences";
+    if (!os::has_sequences())
+      GTEST_SKIP() << "the C library has registered no restartable sequences";
     const std::vector<unsigned>& cpus = test::cpus_of_this_process();
     child_.here = cpus.front();
     child_.there = cpus.back();
@@ -431,7 +436,8 @@ class SupermallocSequences : public ::testing::Test {
     for (const Act act : {Act::kTake, Act::kPut}) {
       SCOPED_TRACE(act == Act::kTake ? "take" : "put");
       const Sequence sequence = steps_of(act);
-      // Where am I, what is the word, and a jump behind each; two words moved; the word changed: no fewer.
+      // Where am I, what is the word, and a jump behind each; two words moved;
+      // the word changed: no fewer.
       ASSERT_GE(sequence.instructions.size(), 7u);
       ASSERT_TRUE(std::is_sorted(sequence.instructions.begin(), sequence.instructions.end()));
       hits_ = restarts_ = 0;
@@ -479,16 +485,18 @@ TEST_F(SupermallocSequences, OneThatAnotherCpuOvertakesTakesNothingOfItsAtEachIn
   stop_everywhere(Way::kOvertaken);
 }
 
-// One has seen a chain and not begun its sequence. The holder of the lock has closed the chain, has looked
-// where it is, and is moved to another CPU before it goes on: now both run, and nothing restarts the one.
-// (The kernel has been told to forget about it. That stands for the time that a processor may take to come
-// from one instruction to the next.) It may not take what the chain had when it looked: the holder, who has
-// been through all caches meanwhile, leaves the word as it was, with another list.
+// One has seen a chain and not begun its sequence. The holder of the lock has closed the chain,
+// has looked where it is, and is moved to another CPU before it goes on: now both run, and
+// nothing restarts the one. (The kernel has been told to forget about it. That stands for the
+// time that a processor may take to come from one instruction to the next.) It may not take what
+// the chain had when it looked: the holder, who has been through all caches meanwhile, leaves the
+// word as it was, with another list.
 TEST_F(SupermallocSequences, OneThatBeginsBesideAHolderThatWasMovedTakesNothingOld) {
   SKIP_IF_HINDERED();
   const Sequence sequence = steps_of(Act::kTake);
   ASSERT_FALSE(sequence.instructions.empty());
-  Traced traced([&](int request, int answer) { run_child_that_has_seen_the_chain(child_, request, answer); });
+  Traced traced(
+      [&](int request, int answer) { run_child_that_has_seen_the_chain(child_, request, answer); });
   ASSERT_EQ(traced.wait_for_stop(), SIGSTOP);
   traced.plant_trap(sequence.before);
   traced.go_on();
@@ -499,7 +507,8 @@ TEST_F(SupermallocSequences, OneThatBeginsBesideAHolderThatWasMovedTakesNothingO
   do {
     traced.step();
     ASSERT_EQ(traced.wait_for_stop(), SIGTRAP);
-  } while (sequence.has(traced.instruction()) && traced.instruction() != sequence.instructions.back());
+  } while (sequence.has(traced.instruction()) &&
+           traced.instruction() != sequence.instructions.back());
   traced.have_others_interfere();  // has done so
   traced.go_on();
   ASSERT_EQ(traced.wait_for_stop(), SIGSTOP);
@@ -508,7 +517,8 @@ TEST_F(SupermallocSequences, OneThatBeginsBesideAHolderThatWasMovedTakesNothingO
   EXPECT_EQ(traced.exit_code(), 0);
 }
 
-// Lists that come to a CPU without a slot of its own, and from a thread that the kernel does not know.
+// Lists that come to a CPU without a slot of its own, and from a thread that
+// the kernel does not know.
 TEST_F(SupermallocSequences, WhoHasNoCpusChainsUsesThoseThatAreNoCpus) {
   const auto use = [&](unsigned first) {
     child_.put(first);
@@ -574,8 +584,8 @@ TEST_F(SupermallocSequences, EachCpuHasChainsOfItsOwnHoweverManyAreCounted) {
   late.caches.destroy();
 }
 
-// Who holds a CPU's lock may have lost that CPU to the one that wants it: nobody waits there. What comes
-// meanwhile goes to the chains that are no CPU's.
+// Who holds a CPU's lock may have lost that CPU to the one that wants it: nobody waits there. What
+// comes meanwhile goes to the chains that are no CPU's.
 TEST_F(SupermallocSequences, WhoFindsACpusLockTakenDoesNotWait) {
   child_.bin = kShortest;
   std::thread([&] {

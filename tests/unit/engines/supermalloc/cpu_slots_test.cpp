@@ -22,7 +22,8 @@ class Slots {
   unsigned given() const { return slots_.given(); }
 
  private:
-  std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(CpuSlots::kBytes / sizeof(std::uint64_t));
+  std::vector<std::uint64_t> memory_ =
+      std::vector<std::uint64_t>(CpuSlots::kBytes / sizeof(std::uint64_t));
   CpuSlots slots_;
 };
 
@@ -56,7 +57,8 @@ TEST(SupermallocCpuSlots, MoreCpusThanSlotsHaveNoneIfNoneIsShared) {
   for (int round = 0; round < 2; ++round) {
     for (unsigned cpu = 0; cpu < 30; ++cpu) {
       EXPECT_EQ(slots.of(5 * cpu), cpu < 3 ? cpu : 3) << cpu;
-      EXPECT_EQ(slots.given(), round == 0 && cpu < 3 ? cpu + 1 : 3) << "what others need not look at";
+      EXPECT_EQ(slots.given(), round == 0 && cpu < 3 ? cpu + 1 : 3)
+          << "what others need not look at";
     }
   }
   EXPECT_EQ(slots.of(CpuSlots::kCpus), 3u) << "a number like that of the first one";

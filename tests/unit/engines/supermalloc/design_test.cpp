@@ -35,14 +35,16 @@ std::string requests_of(BinNumber b) {
   for (BinNumber other = 0; other < b; ++other) {
     if (TheBins::of(other).kind != Kind::kAligned) before = TheBins::of(other).size;
   }
-  return (before == 0 ? "0" : std::to_string(before + 1)) + " to " + std::to_string(TheBins::of(b).size);
+  return (before == 0 ? "0" : std::to_string(before + 1)) + " to " +
+         std::to_string(TheBins::of(b).size);
 }
 
 std::string table_of_bins() {
   std::ostringstream out;
   const auto cell = [&](const auto& text) { out << ' ' << text << " |"; };
   const auto cell_if = [&](bool holds, std::size_t number) { holds ? cell(number) : cell(""); };
-  out << "| bin | kind | requests (bytes) | object | cache lines | folio, pages | objects a folio | folios a "
+  out << "| bin | kind | requests (bytes) | object | cache lines | folio, pages | objects a folio "
+         "| folios a "
          "chunk | objects a chunk | objects a list | lists a chain |\n"
          "|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (BinNumber b = 0; b < TheBins::kCount; ++b) {

@@ -1,5 +1,5 @@
-// Pointers that are no objects, objects freed twice, and free objects that were written to: named, whichever
-// cache has them.
+// Pointers that are no objects, objects freed twice, and free objects that were written to: named,
+// whichever cache has them.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -27,7 +27,8 @@ class SupermallocErrorsDeathTest : public test::SupermallocTest {
   test::OwnHeap<> heap_;
 };
 
-#define EXPECT_NAMED(statement, text) EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), text)
+#define EXPECT_NAMED(statement, text) \
+  EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), text)
 
 TEST_F(SupermallocErrorsDeathTest, PointersIntoSmallObjects) {
   for (const std::size_t n : {16u, 112u, 1000u, 14000u}) {
@@ -42,7 +43,8 @@ TEST_F(SupermallocErrorsDeathTest, PointersIntoSmallObjects) {
     char* chunk = static_cast<char*>(pointer_to(align_down(address_of(p), kChunk)));
     EXPECT_NAMED(heap_->deallocate(chunk), "no object in use");
     EXPECT_NAMED(heap_->deallocate(chunk + bin.size), "no object in use");
-    EXPECT_NAMED(heap_->deallocate(FolioChunk::of(p, bin).object(bin.objects - 1)), "no object in use");
+    EXPECT_NAMED(heap_->deallocate(FolioChunk::of(p, bin).object(bin.objects - 1)),
+                 "no object in use");
     EXPECT_NAMED(heap_->deallocate(chunk + kChunk - 16), "no object in use");
     char text[64];
     std::snprintf(text, sizeof text, "0x%zx\n$", address_of(p) + 1);
@@ -60,8 +62,9 @@ TEST_F(SupermallocErrorsDeathTest, PointersOfNobodyAndOfOtherHeaps) {
   static long in_data[2];
   // Before the heap has started, and after.
   for (int round = 0; round < 2; ++round) {
-    for (void* p : {in_other, large_in_other, huge_in_other, static_cast<void*>(on_stack),
-                    static_cast<void*>(in_data), pointer_to(kChunk), pointer_to(~std::uintptr_t{0} << 4)}) {
+    for (void* p :
+         {in_other, large_in_other, huge_in_other, static_cast<void*>(on_stack),
+          static_cast<void*>(in_data), pointer_to(kChunk), pointer_to(~std::uintptr_t{0} << 4)}) {
       EXPECT_FALSE(heap_->owns(p));
       EXPECT_NAMED(heap_->deallocate(p), "^spanalloc: pointer is none of this heap's");
       EXPECT_NAMED(heap_->usable_size(p), "^spanalloc: pointer is none of this heap's");
@@ -79,7 +82,8 @@ TEST_F(SupermallocErrorsDeathTest, PointersOfNobodyAndOfOtherHeaps) {
 
 TEST_F(SupermallocErrorsDeathTest, PointersIntoHugeObjects) {
   auto* p = static_cast<char*>(heap_->allocate(5 * kMiB));
-  for (const std::size_t offset : {std::size_t{1}, std::size_t{16}, std::size_t{4096}, kChunk, 2 * kChunk}) {
+  for (const std::size_t offset :
+       {std::size_t{1}, std::size_t{16}, std::size_t{4096}, kChunk, 2 * kChunk}) {
     EXPECT_NAMED(heap_->deallocate(p + offset),
                  "^spanalloc: pointer is none of this heap's, or not the start");
     EXPECT_NAMED(heap_->usable_size(p + offset), "not the start of an object");
@@ -98,7 +102,8 @@ TEST_F(SupermallocErrorsDeathTest, ASecondFreeIsNamed) {
   std::vector<void*> freed = objects;
   free_all(heap_, objects);
   // The first third is the CPU's, the second one waits, the third one is in the list that serves.
-  for (const std::size_t i : {std::size_t{0}, list - 1, list, 2 * list - 1, 2 * list, 3 * list - 1}) {
+  for (const std::size_t i :
+       {std::size_t{0}, list - 1, list, 2 * list - 1, 2 * list, 3 * list - 1}) {
     EXPECT_NAMED(heap_->deallocate(freed[i]), "^spanalloc: memory is free already");
     EXPECT_NAMED(heap_->usable_size(freed[i]), "^spanalloc: memory is free already");
     EXPECT_NAMED(heap_->resize(freed[i], 10), "^spanalloc: memory is free already");
@@ -113,7 +118,8 @@ TEST_F(SupermallocErrorsDeathTest, ASecondFreeIsNamed) {
 }
 
 TEST_F(SupermallocErrorsDeathTest, WritesAfterFreeAreNamedBeforeTheObjectIsHandedOut) {
-  if (test::kUnderAsan) GTEST_SKIP() << "free objects are poisoned: the sanitizer reports the write itself";
+  if (test::kUnderAsan)
+    GTEST_SKIP() << "free objects are poisoned: the sanitizer reports the write itself";
   const std::size_t list = Bins::of(Bins::for_folios(1000)).list_objects;
   std::vector<void*> objects = allocate_many(heap_, 3 * list, 1000);
   heap_->trim();
@@ -122,7 +128,8 @@ TEST_F(SupermallocErrorsDeathTest, WritesAfterFreeAreNamedBeforeTheObjectIsHande
   const auto allocate_all = [&] {
     for (std::size_t i = 0; i < 3 * list; ++i) heap_->allocate(1000);
   };
-  for (const std::size_t i : {std::size_t{0}, list - 1, list, 2 * list - 1, 2 * list, 3 * list - 1}) {
+  for (const std::size_t i :
+       {std::size_t{0}, list - 1, list, 2 * list - 1, 2 * list, 3 * list - 1}) {
     for (const std::size_t offset : {0u, 8u}) {
       char* p = static_cast<char*>(freed[i]) + offset;
       EXPECT_NAMED((std::memset(p, 'A', 8), allocate_all()), "^spanalloc: free object overwritten");
@@ -130,8 +137,10 @@ TEST_F(SupermallocErrorsDeathTest, WritesAfterFreeAreNamedBeforeTheObjectIsHande
       EXPECT_NAMED((std::memset(p, 'A', 8), heap_->trim()), "^spanalloc: free object overwritten");
     }
     // Zeros are no seal, and a copy of another free object is none.
-    EXPECT_NAMED((std::memset(freed[i], 0, 16), allocate_all()), "^spanalloc: free object overwritten");
-    EXPECT_NAMED((std::memset(freed[i], 0, 16), heap_->trim()), "^spanalloc: free object overwritten");
+    EXPECT_NAMED((std::memset(freed[i], 0, 16), allocate_all()),
+                 "^spanalloc: free object overwritten");
+    EXPECT_NAMED((std::memset(freed[i], 0, 16), heap_->trim()),
+                 "^spanalloc: free object overwritten");
   }
   // The address is that of the object that was written to.
   char text[80];

@@ -1,4 +1,5 @@
-// Small and medium objects where they lie: fullest fit, and folios that go back to the kernel whole.
+// Small and medium objects where they lie: fullest fit, and folios that go
+// back to the kernel whole.
 #include "engines/supermalloc/folio_heap.hpp"
 
 #include <gtest/gtest.h>
@@ -68,7 +69,8 @@ class FolioHeapTest : public test::SupermallocTest {
     for (std::size_t i = 0; i < count; ++i) {
       folios.push_back(take(b, bin.folio_objects));
       EXPECT_EQ(folios.back().size(), bin.folio_objects);
-      for (const FreeObject* p : folios.back()) EXPECT_EQ(cell_of(b, p), cell_of(b, folios.back()[0]));
+      for (const FreeObject* p : folios.back())
+        EXPECT_EQ(cell_of(b, p), cell_of(b, folios.back()[0]));
     }
     return folios;
   }
@@ -83,8 +85,8 @@ class FolioHeapTest : public test::SupermallocTest {
   // How many folios have how many objects free, by the lists.
   std::map<std::uint32_t, std::size_t> fullness(BinNumber b) {
     std::map<std::uint32_t, std::size_t> lists;
-    heap_->folios().for_each_fullness(b,
-                                      [&](std::uint32_t free, std::size_t folios) { lists[free] = folios; });
+    heap_->folios().for_each_fullness(
+        b, [&](std::uint32_t free, std::size_t folios) { lists[free] = folios; });
     return lists;
   }
 
@@ -100,7 +102,8 @@ TEST_F(SupermallocFolioHeap, TheFullestFolioServes) {
   const std::size_t objects = Bins::of(b).folio_objects;  // 64
   ASSERT_EQ(objects, 64u);
   EXPECT_EQ(fullness(b), (Fullness{{0, 5}}));
-  // So many of each go back. The emptiest first: neither the order of frees nor of addresses decides.
+  // So many of each go back. The emptiest first: neither the order of frees
+  // nor of addresses decides.
   const std::size_t freed[] = {20, 3, 50, 0, 7};
   for (const std::size_t i : {2u, 1u, 0u, 4u}) {
     put(b, {folios[i].begin(), folios[i].begin() + static_cast<std::ptrdiff_t>(freed[i])});
@@ -248,14 +251,15 @@ TEST_F(SupermallocFolioHeap, AnEmptyFolioGoesBackWholeAndComesAgainAsZero) {
   EXPECT_TRUE(checked(heap_).all_returned());
 }
 
-// A page that is locked makes the kernel refuse: then the folio counts as committed, and is free memory.
-// Nobody uses it.
+// A page that is locked makes the kernel refuse: then the folio counts as committed, and is
+// free memory. Nobody uses it.
 TEST_F(SupermallocFolioHeap, AFolioThatTheKernelDoesNotTakeBackIsUsedAgain) {
   const BinNumber b = Bins::for_folios(100);
   const std::vector<FreeObject*> objects = take_whole_folios(b, 1)[0];
   char* start = folio_start(b, objects[0]);
   // The system call itself: sanitizers make nothing of mlock.
-  if (syscall(SYS_mlock, start, os::page_size()) != 0) GTEST_SKIP() << "no memory may be locked here";
+  if (syscall(SYS_mlock, start, os::page_size()) != 0)
+    GTEST_SKIP() << "no memory may be locked here";
   EXPECT_EQ(heap_->statistics().small_bytes_carved, Bins::of(b).folio_bytes);
   EXPECT_EQ(heap_->statistics().pooled_bytes, 0u);
   put(b, objects);
@@ -301,7 +305,8 @@ TEST_F(SupermallocFolioHeap, ATrimOffersAgainWhatTheKernelRefused) {
   EXPECT_FALSE(heap_->trim());
 }
 
-// Takes and puts by chance, every object in a model: none is handed out twice, all that are out are known.
+// Takes and puts by chance, every object in a model: none is handed out twice,
+// all that are out are known.
 TEST_F(SupermallocFolioHeap, AgreesWithASetOfObjects) {
   for (const std::size_t n : {16u, 48u, 192u, 1088u, 3904u, 10048u}) {
     const BinNumber b = Bins::for_folios(n);
@@ -327,7 +332,8 @@ TEST_F(SupermallocFolioHeap, AgreesWithASetOfObjects) {
             ++p;
           }
         }
-        for (std::size_t i = freed.size(); i > 1; --i) std::swap(freed[i - 1], freed[random.below(i)]);
+        for (std::size_t i = freed.size(); i > 1; --i)
+          std::swap(freed[i - 1], freed[random.below(i)]);
         put(b, freed);
       }
       if (step % 20 != 0) continue;
@@ -352,7 +358,8 @@ TEST_F(SupermallocFolioHeap, ChunksAreUsedToTheirEnd) {
   const std::size_t in_chunk = bin.folios - bin.first_folio;
   auto folios = take_whole_folios(b, in_chunk);
   std::set<std::uintptr_t> chunks;
-  for (const auto& folio : folios) chunks.insert(align_down(address_of(folio[0]), supermalloc::kChunk));
+  for (const auto& folio : folios)
+    chunks.insert(align_down(address_of(folio[0]), supermalloc::kChunk));
   EXPECT_EQ(chunks.size(), 1u);
   EXPECT_EQ(checked(heap_).folio_chunks, 2u);  // and that of the first use
   const std::vector<FreeObject*> next = take(b, 1);
@@ -373,8 +380,8 @@ TEST_F(SupermallocFolioHeapDeathTest, AListWithAnObjectTwiceIsNamed) {
   put(b, {objects[1], objects[2]});
 }
 
-// What is wrong with one object of a list is told when the others are back, those of later batches, too; but
-// for those that hang on a link that was overwritten.
+// What is wrong with one object of a list is told when the others are back, those of later batches,
+// too; but for those that hang on a link that was overwritten.
 TEST_F(SupermallocFolioHeapDeathTest, AReportLosesNoOtherObjectOfTheList) {
   const BinNumber b = Bins::for_folios(64);
   const std::size_t all = Bins::of(b).folio_objects;  // two batches
@@ -402,7 +409,8 @@ TEST_F(SupermallocFolioHeapDeathTest, AReportLosesNoOtherObjectOfTheList) {
   EXPECT_EXIT(_exit(loses_none(twice)), testing::ExitedWithCode(0), "free object overwritten");
   // The list has a place in it where none begins.
   const auto astray = [&](std::vector<FreeObject*>& objects) {
-    broken_at(objects) = pointer_to<FreeObject>(address_of(broken_at(objects)) + sizeof(FreeObject));
+    broken_at(objects) =
+        pointer_to<FreeObject>(address_of(broken_at(objects)) + sizeof(FreeObject));
     unpoison(broken_at(objects), sizeof(FreeObject));
     return put_reported(objects) ? kBroken : 0;
   };
@@ -418,7 +426,8 @@ TEST_F(SupermallocFolioHeapDeathTest, AReportLosesNoOtherObjectOfTheList) {
     broken_at(objects)->seal ^= 1;
     return test::is_reported([&] { heap_->folios().put(b, list, heap_->secret()); }) ? kBroken : 0;
   };
-  EXPECT_EXIT(_exit(loses_none(overwritten)), testing::ExitedWithCode(0), "free object overwritten");
+  EXPECT_EXIT(_exit(loses_none(overwritten)), testing::ExitedWithCode(0),
+              "free object overwritten");
 }
 
 }  // namespace

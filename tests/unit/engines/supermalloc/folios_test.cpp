@@ -29,9 +29,10 @@ class OwnChunk {
 
 using Model = std::bitset<kChunk / kLeastObject + 1>;
 
-// What is claimed was free, lies in the folio, is as much as was asked for or all there was, the lowest of
-// them, and is out now.
-void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t folio, std::uint32_t most) {
+// What is claimed was free, lies in the folio, is as much as was asked for or all there was, the
+// lowest of them, and is out now.
+void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t folio,
+           std::uint32_t most) {
   const std::uint32_t first = folio * bin.folio_objects;
   std::uint32_t free = 0;
   for (std::uint32_t i = 0; i < bin.folio_objects; ++i) free += !model[first + i];
@@ -58,7 +59,8 @@ void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t 
   }
   ASSERT_EQ(told, taken);
   // None before the last one is left.
-  for (std::uint32_t object = first; taken != 0 && object < last; ++object) ASSERT_TRUE(model[object]);
+  for (std::uint32_t object = first; taken != 0 && object < last; ++object)
+    ASSERT_TRUE(model[object]);
 }
 
 void give_back(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t folio,
@@ -100,7 +102,8 @@ TEST(SupermallocFolios, BitsAreThoseOfASetOfObjects) {
       if (this->HasFatalFailure()) return;
       for (const std::uint32_t f : folios) {
         std::uint32_t out = 0;
-        for (std::uint32_t i = 0; i < bin.folio_objects; ++i) out += (*model)[f * bin.folio_objects + i];
+        for (std::uint32_t i = 0; i < bin.folio_objects; ++i)
+          out += (*model)[f * bin.folio_objects + i];
         ASSERT_EQ(chunk.count_out(f), out) << bin.size;
       }
     }
@@ -136,8 +139,8 @@ TEST(SupermallocFolios, TheFullestIsFoundAmongAnyLists) {
     } else {
       // Ends of words more often than others.
       constexpr std::uint32_t kEnds[] = {0, 1, 63, 64, 127, 128, 191, 192, 255, 256};
-      known.free =
-          static_cast<std::uint32_t>(random.one_in(2) ? kEnds[random.below(10)] : random.below(kMost + 1));
+      known.free = static_cast<std::uint32_t>(random.one_in(2) ? kEnds[random.below(10)]
+                                                               : random.below(kMost + 1));
       lists.add(heads.data(), &known.cell, known.free);
       known.is_listed = true;
     }

@@ -1,5 +1,5 @@
-// What a fork leaves behind: threads vanish in the middle of whatever they did; the child's heap is whole,
-// and the vanished threads' caches go to new ones.
+// What a fork leaves behind: threads vanish in the middle of whatever they did; the child's heap is
+// whole, and the vanished threads' caches go to new ones.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
@@ -36,13 +36,15 @@ constexpr unsigned kWorkers = 4;
 constexpr std::size_t kSlots = 1000;
 using Slots = std::array<std::atomic<void*>, kSlots>;
 
-// What the workers allocate: lists of the smallest of it are the longest that they have in their hands.
+// What the workers allocate: lists of the smallest of it are the longest that
+// they have in their hands.
 constexpr std::size_t kFirstSmall = 24;  // of the dice's 256 numbers
 constexpr std::size_t kSmallest = 16 + kFirstSmall * 8;
 
-// Lists and chains move, folios empty, large and huge objects come and go; half of the frees are remote, and
-// every now and then a thread ends.
-void churn(Slots& slots, std::uint64_t seed, std::atomic<unsigned>& started, const std::atomic<bool>& stop) {
+// Lists and chains move, folios empty, large and huge objects come and go; half of the frees are
+// remote, and every now and then a thread ends.
+void churn(Slots& slots, std::uint64_t seed, std::atomic<unsigned>& started,
+           const std::atomic<bool>& stop) {
   E::deallocate(E::allocate(kSmallest));
   ++started;
   test::Random random(test::seed_of(seed));
@@ -73,8 +75,8 @@ void use_the_heap(Slots& slots) {
   });
 }
 
-// Another library's fork handlers, registered before those of every engine: in the child they run before an
-// engine has been told that it is one.
+// Another library's fork handlers, registered before those of every engine: in the child they run
+// before an engine has been told that it is one.
 std::atomic<bool> handlers_allocate{false};
 void fork_handler() {
   if (!handlers_allocate) return;
@@ -86,9 +88,10 @@ void fork_handler() {
 }
 const int registered = pthread_atfork(fork_handler, fork_handler, fork_handler);
 
-#define SKIP_WHERE_THREADS_DO_NOT_FORK()                                                               \
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs"; \
-  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";       \
+#define SKIP_WHERE_THREADS_DO_NOT_FORK()                                                         \
+  if (test::kUnderTsan)                                                                          \
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";               \
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child"; \
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks
 
 // In a child: ends it, with a line that says why, unless the heap is whole.
@@ -103,7 +106,8 @@ void demand_whole(int code) {
 void expect_well(pid_t child, int round) {
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+  EXPECT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round "
+                                 << round;
   EXPECT_EQ(WEXITSTATUS(status), 0) << "round " << round;
 }
 void expect_nothing_out() {
@@ -113,19 +117,22 @@ void expect_nothing_out() {
   EXPECT_TRUE(census.all_returned());
 }
 
-// In a child that has freed all that it knows of, and trimmed. Nothing is in use but what vanished threads
-// had in their hands, an object and a list each (of a worker that waits for another thread that one), and
-// what was in the chains of a CPU and a bin that one of them was at: that is counted.
+// In a child that has freed all that it knows of, and trimmed. Nothing is in use but what
+// vanished threads had in their hands, an object and a list each (of a worker that waits for
+// another thread that one), and what was in the chains of a CPU and a bin that one of them
+// was at: that is counted.
 void demand_lost_by_threads_only(const Census& left) {
   constexpr std::size_t kBusy = kWorkers + 1;  // and the trimmer
   const std::size_t in_chains = E::statistics().spans_lost_to_fork;
   const std::size_t list = Bins::of(Bins::for_folios(kSmallest)).list_objects;
-  if (left.live_objects <= in_chains + kBusy * (1 + list) && left.large_objects <= in_chains + kBusy * 2 &&
+  if (left.live_objects <= in_chains + kBusy * (1 + list) &&
+      left.large_objects <= in_chains + kBusy * 2 &&
       left.live_objects + left.large_objects <= in_chains + kBusy * (2 + list) &&
       left.huge_objects <= kBusy) {
     return;
   }
-  std::fprintf(stderr, "in the child: %zu objects, %zu large, %zu huge are out, %zu were in chains\n",
+  std::fprintf(stderr,
+               "in the child: %zu objects, %zu large, %zu huge are out, %zu were in chains\n",
                left.live_objects, left.large_objects, left.huge_objects, in_chains);
   _exit(6);
 }
@@ -157,8 +164,8 @@ TEST(SupermallocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
     if (child == 0) {
       alarm(540);
       demand_whole(3);
-      // As many new threads as have vanished, workers' and the trimmer's: each takes one's cache, cleans it
-      // up, and gives it back at its end.
+      // As many new threads as have vanished, workers' and the trimmer's: each takes one's cache,
+      // cleans it up, and gives it back at its end.
       use_the_heap(*slots);
       demand_whole(4);
       for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
@@ -180,8 +187,8 @@ TEST(SupermallocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   expect_nothing_out();
 }
 
-// A thread that gives a folio's pages back has no lock meanwhile, and the folio is in no list. (Of 892 KiB
-// that takes a while: many of these forks come in the middle of it.)
+// A thread that gives a folio's pages back has no lock meanwhile, and the folio is in no list. (Of
+// 892 KiB that takes a while: many of these forks come in the middle of it.)
 TEST(SupermallocFork, ChildrenOfAnEmptyingParentHaveAllFolios) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   E::process_start();
@@ -217,8 +224,8 @@ TEST(SupermallocFork, ChildrenOfAnEmptyingParentHaveAllFolios) {
   expect_nothing_out();
 }
 
-// A signal's handler forks in the middle of whatever the thread does, and the child goes on there. What it
-// was emptying is still its own: nobody else may have been given it.
+// A signal's handler forks in the middle of whatever the thread does, and the child goes on there.
+// What it was emptying is still its own: nobody else may have been given it.
 std::atomic<bool> is_at_work{false};
 
 // In a process of its own: 0 when all is well.
@@ -272,8 +279,8 @@ TEST(SupermallocFork, AHandlersChildGoesOnWhereItWas) {
   }
 }
 
-// Threads vanish that have objects in their caches, and no other thread takes these: a trim gives them back,
-// and so does who finds no memory.
+// Threads vanish that have objects in their caches, and no other thread takes these: a trim gives
+// them back, and so does who finds no memory.
 TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
@@ -331,8 +338,8 @@ TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
   EXPECT_TRUE(test::checked(heap).all_returned());
 }
 
-// A thread vanishes while it has the lock of a CPU's cache, or of the global one: what is in that one is
-// lost, and counted; the other one's is not.
+// A thread vanishes while it has the lock of a CPU's cache, or of the global one: what is in that
+// one is lost, and counted; the other one's is not.
 TEST(SupermallocFork, WhatACacheLosesIsCounted) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   const test::Variable bits("SPANALLOC_ARENA_BITS", "32");

@@ -1,4 +1,5 @@
-// Huge objects: ranges of a power of two of chunks, decommitted when they are freed, used again, halved.
+// Huge objects: ranges of a power of two of chunks, decommitted when they are
+// freed, used again, halved.
 #include "engines/supermalloc/huge_heap.hpp"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,8 @@ class SupermallocHuge : public test::SupermallocTest {
   std::vector<std::size_t> free_ranges() {
     std::vector<std::size_t> counts(ChunkTable::kMaxOrder + 1);
     for (unsigned order = 0; order <= ChunkTable::kMaxOrder; ++order) {
-      for (ChunkNumber n = heap_->huge().first_free(order); n != 0; n = heap_->chunks().entry(n).next()) {
+      for (ChunkNumber n = heap_->huge().first_free(order); n != 0;
+           n = heap_->chunks().entry(n).next()) {
         ++counts[order];
       }
     }
@@ -157,7 +159,8 @@ TEST_F(SupermallocHuge, LargerRangesServeWhenNothingElseIsLeft) {
   }
   ASSERT_GE(objects.size(), 8u);
   // What is left of the arena are ranges that are too small; they serve first.
-  for (void* p = heap_->allocate(kChunk); heap_->chunks().at(p).is_huge(); p = heap_->allocate(kChunk)) {
+  for (void* p = heap_->allocate(kChunk); heap_->chunks().at(p).is_huge();
+       p = heap_->allocate(kChunk)) {
   }
   heap_->deallocate(objects[3]);
   EXPECT_EQ(free_ranges(), (Counts{0, 0, 0, 0, 0, 1}));
@@ -200,8 +203,8 @@ TEST_F(SupermallocHuge, ResizeInPlaceWithinTheirRange) {
   EXPECT_EQ(heap_->huge().bytes(), 0u);
 }
 
-// A locked page makes the kernel refuse to take pages back. (The system call itself: sanitizers make nothing
-// of mlock.)
+// A locked page makes the kernel refuse to take pages back. (The system call itself:
+// sanitizers make nothing of mlock.)
 bool lock(void* page) {
   return syscall(SYS_mlock, page, os::page_size()) == 0;
 }
@@ -300,7 +303,8 @@ TEST_F(SupermallocHuge, BeyondTheLargestRangeIsAMappingOfItsOwn) {
   EXPECT_EQ(heap_->statistics().large_objects, 0u);
 }
 
-// The kernel moves pages, whatever the size: nothing is copied where the arena has no room for the object.
+// The kernel moves pages, whatever the size: nothing is copied where the arena
+// has no room for the object.
 TEST_F(SupermallocHuge, AMappingOfItsOwnChangesItsSize) {
   const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
   constexpr std::size_t kN = 2 * kGiB;  // more than the arena
@@ -349,7 +353,9 @@ TEST_F(SupermallocHuge, KeepWhatIsWritten) {
     fill_pattern(o.p, 64, o.n);
     fill_pattern(o.p + o.n - 64, 64, o.n);
   };
-  const auto is_marked = [](const Object& o, std::size_t by) { return first_mismatch(o.p, 64, by) == 64; };
+  const auto is_marked = [](const Object& o, std::size_t by) {
+    return first_mismatch(o.p, 64, by) == 64;
+  };
   std::size_t resized = 0;
   for (int step = 0; step < 3000; ++step) {
     if (objects.size() < 12 && random.one_in(3)) {
@@ -384,7 +390,8 @@ TEST_F(SupermallocHuge, KeepWhatIsWritten) {
   EXPECT_TRUE(checked(heap_).all_returned());
 }
 
-// What the kernel says of the mapping that p lies in: "hg" huge pages are asked for, "nh" forbidden.
+// What the kernel says of the mapping that p lies in: "hg" huge pages are
+// asked for, "nh" forbidden.
 std::string flags_of(const void* p) {
   std::ifstream maps("/proc/self/smaps");
   std::string line;
@@ -460,8 +467,8 @@ TEST_F(SupermallocHuge, NoneAreHugePagesWhereThatIsTheOption) {
   EXPECT_FALSE(advised(p + 6 * kMiB));
 }
 
-// The environment is the program's, which may be changing it while another thread allocates: it is read when
-// the heap starts, and no more. A word that is none of the option's is told then.
+// The environment is the program's, which may be changing it while another thread allocates: it is
+// read when the heap starts, and no more. A word that is none of the option's is told then.
 TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
   test::Variable option("SPANALLOC_THP", "sometimes");
   testing::internal::CaptureStderr();
@@ -469,7 +476,8 @@ TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
   heap_->deallocate(p);
   p = allocate(5 * kMiB);
   const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(told, "spanalloc: ignored SPANALLOC_THP=sometimes: want system, auto, always or never\n");
+  EXPECT_EQ(told,
+            "spanalloc: ignored SPANALLOC_THP=sometimes: want system, auto, always or never\n");
   const bool before = advised(p);
   heap_->deallocate(p);
   option.set("never");

@@ -1,4 +1,5 @@
-// Large objects: where in their first page they begin, what becomes of their pages, which pointers are good.
+// Large objects: where in their first page they begin, what becomes of their pages,
+// which pointers are good.
 #include "engines/supermalloc/large_heap.hpp"
 
 #include <gtest/gtest.h>
@@ -145,7 +146,8 @@ TEST_F(SupermallocLarge, PagesGoBackOnceNoCacheHoldsTheObject) {
   }
 }
 
-// A page that is locked makes the kernel refuse. (The system call itself: sanitizers make nothing of mlock.)
+// A page that is locked makes the kernel refuse. (The system call itself:
+// sanitizers make nothing of mlock.)
 TEST_F(SupermallocLarge, ATrimOffersAgainWhatTheKernelRefused) {
   OwnHeap<> heap;
   const BinNumber b = Bins::kFirstLarge + 2;
@@ -153,7 +155,8 @@ TEST_F(SupermallocLarge, ATrimOffersAgainWhatTheKernelRefused) {
   void* objects[3];
   for (void*& p : objects) std::memset(p = heap->allocate_aligned(n, kPage), 0xA5, n);
   void* locked = objects[1];
-  if (syscall(SYS_mlock, locked, os::page_size()) != 0) GTEST_SKIP() << "no memory may be locked here";
+  if (syscall(SYS_mlock, locked, os::page_size()) != 0)
+    GTEST_SKIP() << "no memory may be locked here";
   heap->deallocate(locked);
   EXPECT_FALSE(heap->trim()) << "the kernel has taken nothing";
   EXPECT_EQ(heap->large().kept(b), 1u);
@@ -219,9 +222,11 @@ TEST_F(SupermallocLarge, ZeroedOnesAreZeroWhereverTheyComeFrom) {
   p = heap->allocate_zeroed(kN);  // after its pages went back
   expect_zero(p);
   heap->deallocate(p);
-  // After the kernel has refused to take them. (The system call itself: sanitizers make nothing of mlock.)
+  // After the kernel has refused to take them. (The system call itself:
+  // sanitizers make nothing of mlock.)
   void* page = pointer_to(align_down(address_of(p), kPage));
-  if (syscall(SYS_mlock, page, os::page_size()) != 0) GTEST_SKIP() << "no memory may be locked here";
+  if (syscall(SYS_mlock, page, os::page_size()) != 0)
+    GTEST_SKIP() << "no memory may be locked here";
   heap->trim();
   EXPECT_EQ(checked(heap).cached_objects, 0u);
   EXPECT_EQ(syscall(SYS_munlock, page, os::page_size()), 0);
@@ -269,7 +274,8 @@ TEST_F(SupermallocLarge, KeepWhatIsWritten) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-#define EXPECT_NAMED(statement, text) EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), text)
+#define EXPECT_NAMED(statement, text) \
+  EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), text)
 
 TEST_F(SupermallocLargeDeathTest, OnlyThePointerThatWasHandedOutIsGood) {
   OwnHeap<> heap;
@@ -319,8 +325,8 @@ TEST_F(SupermallocLargeDeathTest, WritesAfterFreeAreNamed) {
                "^spanalloc: free object overwritten");
 }
 
-// They are seen where the seal is: at the beginning of the object's first page, which is not where it was
-// handed out, as a rule.
+// They are seen where the seal is: at the beginning of the object's first page, which is not where
+// it was handed out, as a rule.
 TEST_F(SupermallocLargeDeathTest, WritesAfterFreeAreNamedWhereTheSealIs) {
   OwnHeap<> heap;
   char* p = nullptr;
@@ -336,11 +342,12 @@ TEST_F(SupermallocLargeDeathTest, WritesAfterFreeAreNamedWhereTheSealIs) {
   checked(heap);
 }
 
-// An object that is written over when it is free looks used, and is taken for that when it is freed again: it
-// waits in a cache twice then. It must not get into its bin twice, whose list would lead to itself and hand
-// it out for ever.
+// An object that is written over when it is free looks used, and is taken for that when it is freed
+// again: it waits in a cache twice then. It must not get into its bin twice, whose list would lead
+// to itself and hand it out for ever.
 TEST_F(SupermallocLargeDeathTest, WhatWaitsTwiceDoesNotComeHomeTwice) {
-  if (test::kUnderAsan) GTEST_SKIP() << "what has come home is poisoned: the sanitizer sees it come again";
+  if (test::kUnderAsan)
+    GTEST_SKIP() << "what has come home is poisoned: the sanitizer sees it come again";
   OwnHeap<> heap;
   for (void* p : {heap->allocate(200'000), heap->allocate_aligned(200'000, kPage)}) {
     auto* start = static_cast<char*>(pointer_to(align_down(address_of(p), kPage)));
@@ -353,8 +360,8 @@ TEST_F(SupermallocLargeDeathTest, WhatWaitsTwiceDoesNotComeHomeTwice) {
     // Written to, and no more.
     EXPECT_NAMED((heap->deallocate(p), std::memset(start, 'A', 16), heap->trim()),
                  "^spanalloc: free object overwritten");
-    // Where the kernel does not take its pages it is as it was left: sealed. (The system call itself:
-    // sanitizers make nothing of mlock.)
+    // Where the kernel does not take its pages it is as it was left: sealed. (The system call
+    // itself: sanitizers make nothing of mlock.)
     if (syscall(SYS_mlock, start, os::page_size()) != 0) continue;
     EXPECT_EQ(syscall(SYS_munlock, start, os::page_size()), 0);
     const auto free_twice_locked = [&] {
@@ -366,8 +373,8 @@ TEST_F(SupermallocLargeDeathTest, WhatWaitsTwiceDoesNotComeHomeTwice) {
   }
 }
 
-// Two threads that free one object at once may both find it in use, and no room for it in any cache. (Here
-// one comes after the other: what is asked is the same.)
+// Two threads that free one object at once may both find it in use, and no room for it in any
+// cache. (Here one comes after the other: what is asked is the same.)
 TEST_F(SupermallocLargeDeathTest, WhatIsFreedByTwoThreadsAtOnceDoesNotComeHomeTwice) {
   OwnHeap<> heap;
   void* p = heap->allocate_aligned(200'000, kPage);

@@ -1,5 +1,5 @@
-// What the tests of the supermalloc engine share: a heap of a test's own, in a small arena, and the walker
-// after each step.
+// What the tests of the supermalloc engine share: a heap of a test's own, in a small arena, and
+// the walker after each step.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +26,9 @@ using OwnHeap = Owned<supermalloc::Allocator<Config>>;
 template <class Config>
 supermalloc::Census checked(OwnHeap<Config>& heap) {
   const supermalloc::Census census = heap->census();
-  EXPECT_TRUE(census.consistent()) << (census.broken == 0 ? "chunks do not add up" : census.first_problem)
-                                   << " at " << std::hex << census.at;
+  EXPECT_TRUE(census.consistent())
+      << (census.broken == 0 ? "chunks do not add up" : census.first_problem) << " at " << std::hex
+      << census.at;
   return census;
 }
 
@@ -75,8 +76,8 @@ inline void run_on(const std::vector<unsigned>& cpus) {
   for (const unsigned cpu : cpus) CPU_SET(cpu, &set);
   ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
 }
-/// For as long as it lives the calling thread, and those that it starts, are on one CPU if caches are changed
-/// by restartable sequences: then each CPU has one of its own.
+/// For as long as it lives the calling thread, and those that it starts, are on one CPU if caches
+/// are changed by restartable sequences: then each CPU has one of its own.
 class OneCpuForSequences {
  public:
   OneCpuForSequences() {

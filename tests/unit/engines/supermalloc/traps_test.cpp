@@ -1,6 +1,7 @@
-// The known faults of the published SuperMalloc, one test each at least, which fails on an engine that has
-// the fault: how to give it to this one stands beside each. (The fifth one, a self-check that returns on its
-// first line: census_test.cpp sees the walker count, and name each thing that is broken.)
+// The known faults of the published SuperMalloc, one test each at least, which fails on an
+// engine that has the fault: how to give it to this one stands beside each. (The fifth one, a
+// self-check that returns on its first line: census_test.cpp sees the walker count, and name
+// each thing that is broken.)
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -35,8 +36,8 @@ using Bins = test::SupermallocBins;
 
 class SupermallocTraps : public test::SupermallocTest {};
 
-// An engine of this file's own: its heap is one that a library has, whose threads find their caches by a
-// thread_local variable.
+// An engine of this file's own: its heap is one that a library has, whose threads find their caches
+// by a thread_local variable.
 struct TrapConfig : Supermalloc {};
 using E = SupermallocEngine<TrapConfig>;
 using Api = MallocApi<E>;
@@ -48,12 +49,12 @@ Census census_of_engine() {
   return census;
 }
 
-// --- Pushes by compare-and-swap race pops under a lock -----------------------------------------------------
+// --- Pushes by compare-and-swap race pops under a lock -------------------------------------------
 
-// A pop reads the first list and what is behind it, and writes that: what is pushed in between, and waits for
-// no lock, is lost. To see it fail, take the guard out of CpuCaches::put_by_lock(): the push is there before
-// the lock's holder has done. (Where sequences are used nobody waits: what has no lock to itself goes
-// elsewhere. cpu_sequences_test.cpp)
+// A pop reads the first list and what is behind it, and writes that: what is pushed in between, and
+// waits for no lock, is lost. To see it fail, take the guard out of CpuCaches::put_by_lock(): the
+// push is there before the lock's holder has done. (Where sequences are used nobody waits: what has
+// no lock to itself goes elsewhere. cpu_sequences_test.cpp)
 TEST_F(SupermallocTraps, APushWaitsForWhoeverHasTheLock) {
   const test::Variable locks("SPANALLOC_RSEQ", "0");
   supermalloc::CpuCaches<Supermalloc> caches;
@@ -86,9 +87,9 @@ TEST_F(SupermallocTraps, APushWaitsForWhoeverHasTheLock) {
   caches.destroy();
 }
 
-// The CPU's and the global cache, from several threads, with chains that change places all the time, and
-// drains. To see it fail, take the guard out of CpuCaches::put_by_lock(): lists are missing at the end, or
-// two threads have the same one.
+// The CPU's and the global cache, from several threads, with chains that change places all the
+// time, and drains. To see it fail, take the guard out of CpuCaches::put_by_lock(): lists are
+// missing at the end, or two threads have the same one.
 TEST_F(SupermallocTraps, NoListIsLostOrThereTwice) {
   supermalloc::CpuCaches<Supermalloc> caches;
   ASSERT_TRUE(caches.start());
@@ -100,7 +101,8 @@ TEST_F(SupermallocTraps, NoListIsLostOrThereTwice) {
   const int rounds = test::kUnderTsan ? 5'000 : 1'000'000;
   // Caches move lists by their heads and look into none.
   auto heads = std::make_unique<FreeObject[]>(kLists);
-  std::vector<std::atomic<int>> owners(kLists);  // threads that have it in their hands, plus the caches: 0
+  // Threads that have it in their hands, plus the caches: 0
+  std::vector<std::atomic<int>> owners(kLists);
   std::atomic<std::size_t> next{0};
   test::in_threads(kThreads, [&](unsigned thread) {
     std::vector<FreeObject*> mine;
@@ -129,7 +131,8 @@ TEST_F(SupermallocTraps, NoListIsLostOrThereTwice) {
       mine.pop_back();
       --owners[static_cast<std::size_t>(head - heads.get())];
       if (caches.put(b, {head, 1})) continue;
-      owners[static_cast<std::size_t>(head - heads.get())] = -1;  // there is no room for all of them
+      // There is no room for all of them
+      owners[static_cast<std::size_t>(head - heads.get())] = -1;
     }
   });
   std::set<FreeObject*> left;
@@ -140,10 +143,10 @@ TEST_F(SupermallocTraps, NoListIsLostOrThereTwice) {
   caches.destroy();
 }
 
-// --- A shrinking realloc leaks -----------------------------------------------------------------------------
+// --- A shrinking realloc leaks -------------------------------------------------------------------
 
-// Where the smaller block is another one the larger one must be freed. To see it fail, let MallocApi::move()
-// return before it frees: all of these stay.
+// Where the smaller block is another one the larger one must be freed. To see it fail, let
+// MallocApi::move() return before it frees: all of these stay.
 TEST_F(SupermallocTraps, AShrinkingReallocLeavesNothingBehind) {
   const std::size_t large_before = census_of_engine().large_objects;
   for (const std::size_t n : {std::size_t{4000}, std::size_t{100'000}, 3 * kMiB}) {
@@ -165,7 +168,7 @@ TEST_F(SupermallocTraps, AShrinkingReallocLeavesNothingBehind) {
   EXPECT_LE(census.huge_chunks + census.free_chunks, 2u);
 }
 
-// --- calloc multiplies unchecked ---------------------------------------------------------------------------
+// --- calloc multiplies unchecked -----------------------------------------------------------------
 
 TEST_F(SupermallocTraps, CallocOfAnOverflowIsRefused) {
   // The product is 0 or small: an unchecked one hands out a block of that. (To see it fail, let
@@ -174,11 +177,13 @@ TEST_F(SupermallocTraps, CallocOfAnOverflowIsRefused) {
   constexpr struct {
     std::size_t count;
     std::size_t size;
-  } kRequests[] = {{kHalf, kHalf},    {kHalf + 1, kHalf},      {SIZE_MAX, 2},        {2, SIZE_MAX},
-                   {SIZE_MAX / 3, 4}, {SIZE_MAX / 16 + 2, 16}, {SIZE_MAX, SIZE_MAX}, {kHalf * 2, kHalf}};
+  } kRequests[] = {{kHalf, kHalf},       {kHalf + 1, kHalf}, {SIZE_MAX, 2},
+                   {2, SIZE_MAX},        {SIZE_MAX / 3, 4},  {SIZE_MAX / 16 + 2, 16},
+                   {SIZE_MAX, SIZE_MAX}, {kHalf * 2, kHalf}};
   for (const auto& request : kRequests) {
     errno = 0;
-    EXPECT_EQ(Api::calloc(request.count, request.size), nullptr) << request.count << " x " << request.size;
+    EXPECT_EQ(Api::calloc(request.count, request.size), nullptr)
+        << request.count << " x " << request.size;
     EXPECT_EQ(errno, ENOMEM);
   }
   EXPECT_EQ(census_of_engine().live_objects, 0u);
@@ -188,11 +193,11 @@ TEST_F(SupermallocTraps, CallocOfAnOverflowIsRefused) {
   Api::free(p);
 }
 
-// --- Caches are armed again after their thread's end -------------------------------------------------------
+// --- Caches are armed again after their thread's end ---------------------------------------------
 
-// Destructors of others come after the thread has left its cache: a cache that they make or fill would be
-// nobody's, with all that is in it. To see it fail, let ThreadCaches::find() not ask whether the thread has
-// ended: caches stay taken.
+// Destructors of others come after the thread has left its cache: a cache that they make or fill
+// would be nobody's, with all that is in it. To see it fail, let ThreadCaches::find() not ask
+// whether the thread has ended: caches stay taken.
 template <class Allocate, class Deallocate>
 struct LastDestructor {
   static inline Allocate* allocate = nullptr;
@@ -230,7 +235,8 @@ void end_threads(Allocate allocate, Deallocate deallocate) {
 }
 
 TEST_F(SupermallocTraps, AThreadPastItsEndGetsNoCacheInALibrary) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
   E::deallocate(E::allocate(1));
   const std::size_t before = E::statistics().live_labs;
   end_threads([](std::size_t n) { return E::allocate(n); }, [](void* p) { E::deallocate(p); });
@@ -240,9 +246,11 @@ TEST_F(SupermallocTraps, AThreadPastItsEndGetsNoCacheInALibrary) {
 }
 
 TEST_F(SupermallocTraps, AThreadPastItsEndGetsNoCacheInAnyOtherHeap) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
   test::OwnHeap<> heap;
-  end_threads([&](std::size_t n) { return heap->allocate(n); }, [&](void* p) { heap->deallocate(p); });
+  end_threads([&](std::size_t n) { return heap->allocate(n); },
+              [&](void* p) { heap->deallocate(p); });
   EXPECT_EQ(heap->statistics().live_labs, 0u);
   std::size_t caches = 0;
   heap->thread_caches().for_each([&](const auto&) { ++caches; });

@@ -38,7 +38,8 @@ TEST(SpanPool, SearchesTheOtherCoresStartingAfterItsOwn) {
   EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number{4});
   EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number{1});
   EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number{2});
-  EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number::kNone) << "the own stack is not searched";
+  EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number::kNone)
+      << "the own stack is not searched";
   EXPECT_EQ(pool->get_local(0, 2, links), Number{3});
 }
 
@@ -69,7 +70,8 @@ TEST(SpanPool, EachStackHasItsOwnCacheLine) {
   EXPECT_EQ(alignof(SpanPool<Number, 3, 16>), kCacheLine);
 }
 
-// Threads put and get at random; every span is held by at most one thread at a time and none gets lost.
+// Threads put and get at random; every span is held by at most one thread at a
+// time and none gets lost.
 TEST(SpanPool, NothingIsLostOrInventedUnderContention) {
   constexpr std::uint32_t kSpans = 64;
   constexpr unsigned kThreads = 4;

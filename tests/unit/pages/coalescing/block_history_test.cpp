@@ -12,7 +12,8 @@ Operation during(std::uint64_t began, std::uint64_t ended, Operation op) {
   return op;
 }
 Operation took(std::size_t first, std::size_t size, std::size_t alignment = 1) {
-  return {.call = Call::allocate, .first = first, .size = size, .alignment = alignment, .done = true};
+  return {
+      .call = Call::allocate, .first = first, .size = size, .alignment = alignment, .done = true};
 }
 Operation refused(std::size_t size, std::size_t alignment = 1) {
   return {.call = Call::allocate, .size = size, .alignment = alignment};
@@ -48,7 +49,8 @@ bool holds(const std::vector<Operation>& history, std::size_t limit = 4, std::si
 
 TEST(BlockHistory, OneThread) {
   EXPECT_TRUE(holds({}));
-  EXPECT_TRUE(holds(in_turn({took(0, 2), took(2, 2), refused(1), gave(0, 2), took(0, 1), refused(2)})));
+  EXPECT_TRUE(
+      holds(in_turn({took(0, 2), took(2, 2), refused(1), gave(0, 2), took(0, 1), refused(2)})));
   EXPECT_TRUE(holds(in_turn({took(1, 3), took(0, 1)}))) << "any free units, not the lowest";
   EXPECT_TRUE(holds(in_turn({took(0, 1), refused(4, 1), refused(2, 4), took(2, 2, 2)})));
   EXPECT_FALSE(holds(in_turn({took(0, 2), took(1, 2)}))) << "handed out twice";
@@ -68,8 +70,8 @@ TEST(BlockHistory, OneThreadChangesSizes) {
   EXPECT_FALSE(holds(in_turn({took(0, 1), grew(0, 1, 2, false)}))) << "refused in a quiet range";
   EXPECT_FALSE(holds(in_turn({took(0, 1), grew(0, 1, 5)}))) << "beyond the range";
   EXPECT_FALSE(holds(in_turn({took(0, 2), shrank(0, 2, 1), took(0, 1)})));
-  EXPECT_TRUE(
-      holds(in_turn({took(0, 4), refused(1), extended(4, 4), took(4, 4), extended(8, 1, false), purged()})));
+  EXPECT_TRUE(holds(in_turn(
+      {took(0, 4), refused(1), extended(4, 4), took(4, 4), extended(8, 1, false), purged()})));
   EXPECT_FALSE(holds(in_turn({took(0, 4), extended(4, 4), refused(4)})));
   EXPECT_FALSE(holds(in_turn({extended(4, 5)}))) << "beyond the capacity";
 }
@@ -84,8 +86,8 @@ TEST(BlockHistory, CallsAtOnceHaveAnyOrder) {
   EXPECT_TRUE(holds({all, during(3, 6, gave(0, 4)), during(4, 5, refused(1))}));
   EXPECT_TRUE(holds({all, during(3, 6, gave(0, 4)), during(4, 5, took(3, 1))}));
   EXPECT_FALSE(holds({all, during(3, 4, gave(0, 4)), during(5, 6, refused(1))}));
-  // Of two that are freed meanwhile, a third call may see one but not the other; two calls must agree in
-  // which.
+  // Of two that are freed meanwhile, a third call may see one but not the other; two
+  // calls must agree in which.
   const std::vector<Operation> two = {during(1, 2, took(0, 2)), during(3, 4, took(2, 2)),
                                       during(5, 20, gave(0, 2)), during(5, 20, gave(2, 2))};
   std::vector<Operation> third = two;

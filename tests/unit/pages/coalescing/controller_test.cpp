@@ -131,8 +131,8 @@ struct CountingMapper : WordMapper {
   mutable unsigned looks = 0;
 };
 
-// A search that is not exhaustive looks at as many blocks that are too small as it is allowed to, however
-// many there are; but it goes on to the blocks that are large enough for certain.
+// A search that is not exhaustive looks at as many blocks that are too small as it is allowed to,
+// however many there are; but it goes on to the blocks that are large enough for certain.
 TEST(StaticController, LooksAtNoMoreBlocksThanTheSearchIsWorth) {
   constexpr std::size_t kHole = 12;  // in a list with those of 13
   constexpr std::size_t kHoles = kUnits / (kHole + 1) - 3;

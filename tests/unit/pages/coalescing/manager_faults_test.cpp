@@ -1,4 +1,5 @@
-// The kernel refuses: a purge at any point, in part, or more address space. Contents and books stay right.
+// The kernel refuses: a purge at any point, in part, or more address space.
+// Contents and books stay right.
 #include <string>
 
 #include "child.hpp"
@@ -9,12 +10,13 @@ namespace {
 
 constexpr std::size_t kUnits = 40;
 
-// Leaves free blocks of every kind and a live one between them: dirty ones, one that is dirty at both ends
-// and clean in its middle, one that was cleaned before and is dirty in part.
+// Leaves free blocks of every kind and a live one between them: dirty ones, one that is dirty at
+// both ends and clean in its middle, one that was cleaned before and is dirty in part.
 class Scene {
  public:
   Scene() : region(kUnits), tenant(region, 1, 1) {
-    const std::size_t sizes[] = {3, 2, 4, 2, 3, 5, 1, 6, 2};  // 28 units; the rest was never handed out
+    // 28 units; the rest was never handed out
+    const std::size_t sizes[] = {3, 2, 4, 2, 3, 5, 1, 6, 2};
     std::size_t first[std::size(sizes)];
     std::size_t next = 0;
     for (std::size_t i = 0; i < std::size(sizes); ++i) {
@@ -36,9 +38,12 @@ class Scene {
   std::size_t calls() const { return region.kernel.purges() - calls_before_; }
   /// Numbers of the calls from here on: the first one is 0.
   void refuse(std::function<bool(std::size_t)> refused) {
-    region.kernel.refuses = [this, refused](std::size_t call) { return refused(call - calls_before_); };
+    region.kernel.refuses = [this, refused](std::size_t call) {
+      return refused(call - calls_before_);
+    };
   }
-  // The census, what the live blocks hold, and that whatever is called zero is zero (the tenant looks).
+  // The census, what the live blocks hold, and that whatever is called zero is
+  // zero (the tenant looks).
   void expect_intact() {
     expect_census(region, tenant.live());
     tenant.free_all();
@@ -59,7 +64,8 @@ TEST(CoalescingFaults, NothingIsRefused) {
   Scene scene;
   const std::size_t before = scene.region.kernel.asked_units();
   EXPECT_EQ(scene.region.manager.purge(false), Scene::kDirty);
-  EXPECT_EQ(scene.region.kernel.asked_units(), before + Scene::kDirty) << "clean units are left alone";
+  EXPECT_EQ(scene.region.kernel.asked_units(), before + Scene::kDirty)
+      << "clean units are left alone";
   EXPECT_GE(scene.calls(), 5u) << "too few calls to refuse";
   EXPECT_EQ(scene.region.manager.purge(false), 0u);
   scene.expect_intact();
@@ -112,7 +118,8 @@ TEST(CoalescingFaults, WhatWasRefusedIsHandedOutAsItIs) {
   Scene scene;
   scene.refuse([](std::size_t) { return true; });
   EXPECT_EQ(scene.region.manager.purge(false), 0u);
-  // The tenant finds every unit zero that he is told is zero; half of each run is, and none is said to be.
+  // The tenant finds every unit zero that he is told is zero; half of each run
+  // is, and none is said to be.
   scene.expect_intact();
 }
 
@@ -137,7 +144,8 @@ TEST(CoalescingFaults, AForkInTheMiddleOfACallLeavesEverythingInPlace) {
   for (int neighbours = 0; neighbours < 4; ++neighbours) {
     Region region(kUnits);
     Tenant tenant(region, 1, 1);
-    for (const std::size_t size : {3u, 4u, 2u, 5u, 3u}) ASSERT_TRUE(tenant.allocate(size));  // 17 units
+    // 17 units
+    for (const std::size_t size : {3u, 4u, 2u, 5u, 3u}) ASSERT_TRUE(tenant.allocate(size));
     tenant.free(7);
     bool forked = false;
     region.kernel.refuses = [&](std::size_t) {

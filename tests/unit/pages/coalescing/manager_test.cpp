@@ -47,7 +47,8 @@ class Oracle {
  private:
   void allocate(std::size_t size, std::size_t alignment) {
     const bool room = has_room(size, alignment);
-    ASSERT_EQ(tenant_.allocate(size, alignment), room) << size << " units at multiples of " << alignment;
+    ASSERT_EQ(tenant_.allocate(size, alignment), room)
+        << size << " units at multiples of " << alignment;
   }
   void grow(Live::const_iterator at, std::size_t size) {
     const auto next = std::next(at);
@@ -196,7 +197,8 @@ TEST(CoalescingManager, ReusesTheDirtyUnitsOfABlockFirst) {
   const Allocation clean = region.manager.allocate(100);
   EXPECT_EQ(clean.block.first, 0u);
   EXPECT_TRUE(clean.zero);
-  for (const Allocation& got : {aligned, small, clean}) EXPECT_TRUE(region.manager.free(got.block.first));
+  for (const Allocation& got : {aligned, small, clean})
+    EXPECT_TRUE(region.manager.free(got.block.first));
   // The place is aligned, the dirty units in it need not be.
   EXPECT_EQ(region.manager.purge(false), 100u + 64u);
   held.clear();

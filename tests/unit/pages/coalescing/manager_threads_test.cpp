@@ -46,8 +46,8 @@ TEST(CoalescingThreads, OneBlockRemainsWhenManyFreeEverythingAtOnce) {
   expect_one_block_remains(8, 64, rounds(1000));
 }
 
-// Each thread needs no more than its share, so nobody may ever be refused, although others keep splitting and
-// merging.
+// Each thread needs no more than its share, so nobody may ever be refused, although others
+// keep splitting and merging.
 TEST(CoalescingThreads, NobodyIsRefusedItsShare) {
   constexpr std::size_t kThreads = 4;
   constexpr std::size_t kShare = 8;
@@ -75,8 +75,8 @@ TEST(CoalescingThreads, NobodyIsRefusedItsShare) {
   EXPECT_EQ(region.blocks().size(), 1u);
 }
 
-// Exactly as much room as all threads together need, page by page over several levels of the index: while one
-// thread tidies the index up, what others enter must stay findable.
+// Exactly as much room as all threads together need, page by page over several levels of the index:
+// while one thread tidies the index up, what others enter must stay findable.
 TEST(CoalescingThreads, NobodyIsRefusedTheLastUnits) {
   constexpr std::size_t kEach = 10'000;
   for (int round = 0; round < 8; ++round) {
@@ -91,8 +91,8 @@ TEST(CoalescingThreads, NobodyIsRefusedTheLastUnits) {
   }
 }
 
-// Purging holds free memory, and what is given back beside it meanwhile cannot be joined with it at once. The
-// only one who takes memory is never refused what he gave back before.
+// Purging holds free memory, and what is given back beside it meanwhile cannot be joined with it at
+// once. The only one who takes memory is never refused what he gave back before.
 TEST(CoalescingThreads, PurgingMakesNobodyWaitForHisOwnMemory) {
   constexpr std::size_t kUnits = 12;
   Region region(kUnits);
@@ -115,8 +115,9 @@ TEST(CoalescingThreads, PurgingMakesNobodyWaitForHisOwnMemory) {
   EXPECT_EQ(refused, 0u);
 }
 
-// Tenants do all that can be done to a range, one thread purges and is refused at times, one makes the range
-// grow. Each tenant finds in its units what it wrote there, and at the end the books are right.
+// Tenants do all that can be done to a range, one thread purges and is refused at times,
+// one makes the range grow. Each tenant finds in its units what it wrote there, and at the
+// end the books are right.
 void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size_t capacity,
                                   std::size_t most) {
   Region region(units, capacity);
@@ -130,8 +131,10 @@ void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size
   for (const auto& tenant : all) {
     threads.emplace_back([&] {
       const Interruptions interruptions;
-      // And on until some purges have been refused: on a busy machine nobody may have come to it yet.
-      for (unsigned i = 0; i < rounds(60'000) || region.kernel.purges() <= 5; ++i) tenant->step(most);
+      // And on until some purges have been refused: on a busy machine nobody
+      // may have come to it yet.
+      for (unsigned i = 0; i < rounds(60'000) || region.kernel.purges() <= 5; ++i)
+        tenant->step(most);
       --working;
     });
   }
@@ -165,7 +168,8 @@ void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size
   for (std::thread& thread : threads) thread.join();
   Live live;
   for (const auto& tenant : all) {
-    for (const auto& [first, size] : tenant->live()) ASSERT_TRUE(live.emplace(first, size).second) << first;
+    for (const auto& [first, size] : tenant->live())
+      ASSERT_TRUE(live.emplace(first, size).second) << first;
   }
   expect_census(region, live);
   for (const auto& tenant : all) tenant->free_all();
@@ -229,7 +233,10 @@ class Historian {
   }
   void grow(Live::iterator at) {
     const Operation& op = record(
-        {.call = Call::grow, .first = at->first, .size = at->second + 1 + random_() % 2, .had = at->second},
+        {.call = Call::grow,
+         .first = at->first,
+         .size = at->second + 1 + random_() % 2,
+         .had = at->second},
         [&](Operation& call) { call.done = region_.manager.grow(call.first, call.size).done; });
     if (op.done) at->second = op.size;
   }
@@ -259,8 +266,8 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
   constexpr std::size_t kUnits = 6;
   constexpr std::size_t kCapacity = 12;
   const unsigned times = rounds(12'000);
-  // Calls that overlapped with another one: without any, nothing is shown. Not purges, which change nothing,
-  // and let the other thread have the processor in their middle.
+  // Calls that overlapped with another one: without any, nothing is shown. Not purges, which change
+  // nothing, and let the other thread have the processor in their middle.
   const std::size_t wanted = times / 20;
   const auto overlap = [](const Operation& a, const Operation& b) {
     if (a.call == Call::purge || b.call == Call::purge) return false;
@@ -312,8 +319,9 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
     test::LinearizabilityCheck check(history, kUnits, kCapacity);
     EXPECT_TRUE(check.holds()) << "round " << round << ": " << check.explain();
     for (const Operation& op : history) {
-      overlapping += static_cast<std::size_t>(std::any_of(
-          history.begin(), history.end(), [&](const Operation& other) { return overlap(op, other); }));
+      overlapping += static_cast<std::size_t>(
+          std::any_of(history.begin(), history.end(),
+                      [&](const Operation& other) { return overlap(op, other); }));
     }
   }
   go_on = false;

@@ -1,5 +1,5 @@
-// Where a manager's metadata stand in its tables: no two of them share a byte, and what is said of the
-// tables' ends holds.
+// Where a manager's metadata stand in its tables: no two of them share a byte, and what is said
+// of the tables' ends holds.
 #include "pages/coalescing/metadata_tables.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ struct Extent {
 
 // The extents of what units [0, units) have in each table; entries that several units share once.
 template <class Index>
-std::vector<Extent> extents(unsigned table, std::size_t capacity, const std::vector<std::size_t>& units) {
+std::vector<Extent> extents(unsigned table, std::size_t capacity,
+                            const std::vector<std::size_t>& units) {
   using Tables = MetadataTables<Index, kSets>;
   std::map<std::size_t, std::size_t> found;
   for (const std::size_t unit : units) {
@@ -39,8 +40,8 @@ std::vector<Extent> extents(unsigned table, std::size_t capacity, const std::vec
       if (Tables::table_of_level(level) != table) continue;
       const auto place = Tables::place_of_level(level, capacity);
       const std::size_t in_block = entry % (std::size_t{1} << place.entry_bits);
-      const std::size_t at =
-          place.offset + (entry >> place.entry_bits) * place.block_words * 8 + in_block * Index::kLists * 8;
+      const std::size_t at = place.offset + (entry >> place.entry_bits) * place.block_words * 8 +
+                             in_block * Index::kLists * 8;
       found[at] = at + Index::kLists * 8;
     }
   }
@@ -68,7 +69,8 @@ void check(std::size_t capacity) {
     for (std::size_t i = 1; i < all.size(); ++i) ASSERT_LE(all[i - 1].end, all[i].first);
     for (std::size_t i = 0; i < units.size(); ++i) {
       // What the first units need, and no more.
-      const std::vector<std::size_t> first(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      const std::vector<std::size_t> first(units.begin(),
+                                           units.begin() + static_cast<std::ptrdiff_t>(i) + 1);
       const std::vector<Extent> theirs = extents<Index>(table, capacity, first);
       const std::size_t bytes = Tables::bytes(table, capacity, units[i] + 1);
       if (theirs.empty()) {
@@ -76,7 +78,8 @@ void check(std::size_t capacity) {
         continue;
       }
       ASSERT_LE(theirs.back().end, bytes) << units[i];
-      // So many bytes are enough for these units, but for what is less than a row or an entry of level 1.
+      // So many bytes are enough for these units, but for what is less than a
+      // row or an entry of level 1.
       const std::size_t least = table == Tables::kRows ? 64 : Index::kFan * Index::kFan;
       const std::size_t enough = Tables::units_within(table, capacity, bytes);
       EXPECT_GT(enough + least, units[i]);
@@ -86,7 +89,8 @@ void check(std::size_t capacity) {
       if (table == Tables::kRows && i % 2 == 0) {
         const std::size_t behind = Tables::units_behind(table, capacity, 0, bytes + i);
         EXPECT_GE(extents<Index>(table, capacity, {behind}).front().first, bytes + i);
-        EXPECT_LT(extents<Index>(table, capacity, {behind}).front().first, bytes + i + Tables::kRowWords * 8);
+        EXPECT_LT(extents<Index>(table, capacity, {behind}).front().first,
+                  bytes + i + Tables::kRowWords * 8);
       }
     }
   }

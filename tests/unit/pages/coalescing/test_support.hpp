@@ -1,4 +1,5 @@
-// A coalescing manager over simulated memory, and tenants who check every answer that they get from it.
+// A coalescing manager over simulated memory, and tenants who check every
+// answer that they get from it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,8 +32,8 @@ constexpr unsigned rounds(unsigned full) {
   return test::kUnderAsan || test::kUnderTsan || test::kEmulated ? full / 20 : full;
 }
 
-/// What the manager is told by its surroundings. A byte stands for the contents of a unit; not atomic, so
-/// that thread sanitizer sees whether each owner's accesses come before the next one's.
+/// What the manager is told by its surroundings. A byte stands for the contents of a unit; not
+/// atomic, so that thread sanitizer sees whether each owner's accesses come before the next one's.
 class Kernel {
  public:
   explicit Kernel(std::size_t units) : bytes_(units) {}
@@ -45,7 +46,8 @@ class Kernel {
     const std::size_t call = purges_.fetch_add(1);
     asked_units_ += block.size;
     const bool refused = refuses && refuses(call);
-    std::this_thread::yield();  // a call of the kernel takes a while, and the block is held meanwhile
+    // A call of the kernel takes a while, and the block is held meanwhile
+    std::this_thread::yield();
     // A refusal may come after a part was done.
     const std::size_t done = refused ? block.size / 2 : block.size;
     for (std::size_t u = block.first; u < block.first + done; ++u) bytes_[u] = 0;
@@ -69,7 +71,8 @@ using Manager = CoalescingManager<Kernel>;
 /// A manager over `units` free, clean units that can grow to `capacity`.
 struct Region {
   explicit Region(std::size_t units, std::size_t capacity = 0)
-      : kernel(max_of(units, capacity)), metadata(Manager::metadata_bytes(max_of(units, capacity)) / 8) {
+      : kernel(max_of(units, capacity)),
+        metadata(Manager::metadata_bytes(max_of(units, capacity)) / 8) {
     manager.attach(metadata.data(), max_of(units, capacity));
     EXPECT_TRUE(manager.extend(units, true));
   }
@@ -87,8 +90,9 @@ struct Region {
 /// Blocks that are handed out: first unit -> size.
 using Live = std::map<std::size_t, std::size_t>;
 
-/// At rest: blocks tile the range, `live` are handed out and nothing else, no two free neighbours are left;
-/// and a search finds every free block, which this tries by taking them all, largest first.
+/// At rest: blocks tile the range, `live` are handed out and nothing else, no two free
+/// neighbours are left; and a search finds every free block, which this tries by taking
+/// them all, largest first.
 inline void expect_census(Region& region, const Live& live) {
   std::size_t at = 0;
   std::size_t used = 0;
@@ -98,7 +102,8 @@ inline void expect_census(Region& region, const Live& live) {
     ASSERT_EQ(block.first, at) << "blocks do not tile the range";
     at = block.end();
     const auto known = live.find(block.first);
-    ASSERT_EQ(state, known == live.end() ? BlockState::kFree : BlockState::kUsed) << "at " << block.first;
+    ASSERT_EQ(state, known == live.end() ? BlockState::kFree : BlockState::kUsed)
+        << "at " << block.first;
     if (known != live.end()) {
       ASSERT_EQ(known->second, block.size) << "at " << block.first;
       ++used;
@@ -207,8 +212,8 @@ class Tenant {
   std::size_t refused_ = 0;
 };
 
-/// Threads that meet before each round and start it within the same microsecond: who waits spins for a while,
-/// and then lets others have the processor (there may be fewer of them than threads).
+/// Threads that meet before each round and start it within the same microsecond: who waits spins
+/// for a while, and then lets others have the processor (there may be fewer of them than threads).
 class Rounds {
  public:
   explicit Rounds(unsigned threads) : threads_(threads) {}
@@ -230,9 +235,10 @@ class Rounds {
   std::atomic<unsigned> round_{0};
 };
 
-/// While it lives, the calling thread gives the processor away every now and then, wherever it is: so threads
-/// meet in the middle of calls that last a fraction of a microsecond, even on one processor. (Thread
-/// sanitizer holds signals back until they do no harm, emulators are slow enough without them.)
+/// While it lives, the calling thread gives the processor away every now and then, wherever it
+/// is: so threads meet in the middle of calls that last a fraction of a microsecond, even on
+/// one processor. (Thread sanitizer holds signals back until they do no harm, emulators are
+/// slow enough without them.)
 class Interruptions {
  public:
   Interruptions() {
@@ -260,14 +266,14 @@ class Interruptions {
   bool running_ = false;
 };
 
-/// Leite & Rocha, ISMM'19, Figure 8: the region's `threads * each` units are dealt to the threads, which then
-/// give back everything at once. In every second round they are dealt at random, as in the paper; in the
-/// others in turn, so that each thread's next unit has neighbours that the others are about to free.
-/// `prepare()` returns the units in order; `free(unit)` is called by the threads; `look(round)` when all is
-/// back: false ends the test.
+/// Leite & Rocha, ISMM'19, Figure 8: the region's `threads * each` units are dealt to the threads,
+/// which then give back everything at once. In every second round they are dealt at random, as in
+/// the paper; in the others in turn, so that each thread's next unit has neighbours that the others
+/// are about to free. `prepare()` returns the units in order; `free(unit)` is called by the
+/// threads; `look(round)` when all is back: false ends the test.
 template <class Prepare, class Free, class Look>
-void free_everything_at_once(unsigned threads, std::size_t each, unsigned times, Prepare prepare, Free free,
-                             Look look) {
+void free_everything_at_once(unsigned threads, std::size_t each, unsigned times, Prepare prepare,
+                             Free free, Look look) {
   Rounds meeting(threads);
   std::vector<std::size_t> units;
   std::atomic<bool> go_on{true};
@@ -285,7 +291,8 @@ void free_everything_at_once(unsigned threads, std::size_t each, unsigned times,
     }
     for (unsigned round = 0; round < times && go_on; ++round) {
       units = prepare();
-      if (round % 2 == 0) std::shuffle(units.begin(), units.end(), std::mt19937(test::seed_of(round)));
+      if (round % 2 == 0)
+        std::shuffle(units.begin(), units.end(), std::mt19937(test::seed_of(round)));
       meeting.meet();
       give_back(0);
       meeting.meet();

@@ -99,8 +99,9 @@ void expect_no_unit_is_lost_under_threads() {
   EXPECT_EQ(units, kUnits);
   EXPECT_EQ(region.manager->lost_units(), 0u);
 }
-// Leite & Rocha, ISMM'19, Figure 8. The paper promises no more than that failures are rare, so their rate is
-// measured here and not judged (`spanalloc bench figure coalescing-8` plots it); but no unit may be lost.
+// Leite & Rocha, ISMM'19, Figure 8. The paper promises no more than that failures are rare, so
+// their rate is measured here and not judged (`spanalloc bench figure coalescing-8` plots it);
+// but no unit may be lost.
 template <bool kRecursive>
 void measure_failures_to_coalesce() {
   constexpr unsigned kThreads = 2;

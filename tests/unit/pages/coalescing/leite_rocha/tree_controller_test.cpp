@@ -116,8 +116,8 @@ TEST(CoalescingTree, ReusesNodes) {
   };
   churn(0, 10'000);
   EXPECT_LE(tree->nodes(), 64u) << "of 20,000 that were used";
-  // How many threads need depends on how long the scheduler keeps one of them inside an operation; but all
-  // are reused afterwards.
+  // How many threads need depends on how long the scheduler keeps one of them inside an operation;
+  // but all are reused afterwards.
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < 4; ++t) threads.emplace_back([&churn, t] { churn(t, 10'000); });
   for (std::thread& thread : threads) thread.join();
@@ -139,8 +139,8 @@ TEST(CoalescingTree, SaysWhenItsNodesAreOut) {
   EXPECT_EQ(blocks_in(*tree).size(), added + 1);
 }
 
-// What a thread that stops in the middle of an operation costs, as docs/concurrency.md states it: two nodes
-// for each block added meanwhile, none of them lost; the pool's size is the end of it.
+// What a thread that stops in the middle of an operation costs, as docs/concurrency.md states it:
+// two nodes for each block added meanwhile, none of them lost; the pool's size is the end of it.
 TEST(CoalescingTree, AStalledThreadKeepsWhatIsRetiredMeanwhile) {
   auto tree = std::make_unique<Tree>();
   ASSERT_TRUE(tree->start());
