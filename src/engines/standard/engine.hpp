@@ -213,6 +213,12 @@ class ThreadCache : public ThreadState<Config> {
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) {
     os::fatal("double free of", p);
   }
+  /// The address lies in the arena, inside a block, in free memory or in memory that was never
+  /// handed out. The records cannot tell which: that of a slice inside a span of one block says
+  /// what was there before.
+  SPANALLOC_COLD [[noreturn]] static void free_of_no_block(const void* p) {
+    os::fatal("free of a pointer that is not the start of a live block:", p);
+  }
   /// The block to be freed has a link where the program's first word is:
   /// almost surely it is on a list.
   static bool looks_free(const Block* block) {
@@ -235,15 +241,6 @@ class ThreadCache : public ThreadState<Config> {
     return address_of(p) - address_of(pages->address(span.number));
   }
 
-  /// What the program wanted to do with an address that is no block's, and where the address lies:
-  /// in a live block (or between blocks of one span); where a live span has had no block yet; in
-  /// free memory that was a block's; in free memory where no block has begun; in memory that the
-  /// arena does not give out now.
-  enum class Misuse { kFree, kAskSize };
-  enum class Where { kInsideBlock, kUntouched, kFreedBlock, kFreeMemory, kNoMemory };
-  [[noreturn]] void bad_pointer(const void* p, Misuse misuse);
-  Where where_is(const void* p);
-  bool is_untouched(std::uintptr_t a, SpanRef span);
   bool is_newest_free(const void* p, const Location& at);
   /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
   /// ours. `has_record`: p lies in a slice that has a record.

@@ -223,7 +223,7 @@ SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanW
   Block* block = static_cast<Block*>(p);
   prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
   // The word is good enough to report misuse; the protocol looks again.
-  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) free_of_no_block(p);
   if (SPANALLOC_UNLIKELY(word.head() == as_block_offset(offset_in(span, p))))
     remotely_freed_twice(span, block);
   // (The only block of a span has no link, and its page may never have been touched.)

@@ -10,58 +10,8 @@ SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_outside_spans(void* p
                                                                          bool has_record) {
   // (The kernel may have placed a mapping of others between ours.)
   if (p == nullptr || self.pages->free_outside(p) || NestedBlocks::free(p)) return;
-  if (has_record) self.bad_pointer(p, Misuse::kFree);
+  if (has_record) free_of_no_block(p);
   os::fatal("free of a pointer that this allocator did not return:", p);
-}
-
-// Reports an address whose record knows no such block. A record speaks for its own slice only if
-// its span has several blocks, so where_is() asks the arena in which other block the address lies.
-template <class Config>
-SPANALLOC_COLD inline void ThreadCache<Config>::bad_pointer(const void* p, Misuse misuse) {
-  static constexpr const char* kSentences[][2] = {
-      {"free of a pointer that is not the start of a block:",
-       "size asked of a pointer that is not the start of a block:"},
-      {"free of memory that was never handed out:",
-       "size asked of memory that was never handed out:"},
-      {"free of memory that is free already (double free):", "size asked of memory that is free:"},
-      {"free of memory that is free (double free, or never handed out):",
-       "size asked of memory that is free, or was never handed out:"},
-      {"free of an address that lies in no block:",
-       "size asked of an address that lies in no block:"},
-  };
-  os::fatal(kSentences[static_cast<int>(where_is(p))][static_cast<int>(misuse)], p);
-}
-
-// Whether the address lies in a block of a live span that nobody has had yet.
-template <class Config>
-inline bool ThreadCache<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
-  const ClassInfo& info = Classes::info(span->class_id());
-  const std::uint64_t offset = a - address_of(pages->address(span.number));
-  return info.blocks != 1 &&
-         offset >= std::uint64_t{span->carved.load_relaxed()} * info.block_size &&
-         offset < info.payload();
-}
-
-template <class Config>
-SPANALLOC_COLD inline typename ThreadCache<Config>::Where ThreadCache<Config>::where_is(
-    const void* p) {
-  const std::uintptr_t a = address_of(p);
-  const SpanRef slice = pages->any_slice_at(a);
-  if (slice.record == nullptr) return Where::kNoMemory;
-  Where where = Where::kNoMemory;
-  pages->arena.walk([&](std::uint32_t first, std::size_t slices, bool free) {
-    // Also where it is before the range
-    if (std::size_t{index_of(slice.number)} - first >= slices) return;
-    const SpanRef span = pages->span(SpanNumber{first});
-    const bool live = !free && span->load_word().state() != SpanState::kFree;
-    // If it is the start of a live block, it has become one, in other hands,
-    // since the caller looked.
-    where = !live || span->shown.is_block(a) ? Where::kFreeMemory
-            : is_untouched(a, span)          ? Where::kUntouched
-                                             : Where::kInsideBlock;
-  });
-  const bool was_span = pages->span_of(slice)->shown_class.load_relaxed() != 0;
-  return where == Where::kFreeMemory && was_span ? Where::kFreedBlock : where;
 }
 
 // Whether the block is the first of a list of free blocks. (Only a search tells it of the others.)

@@ -12,7 +12,8 @@ SPANALLOC_INLINE typename ThreadCache<Config>::Location ThreadCache<Config>::loc
   const Location at = locate(p);  // the span stays as it is because the caller's block is out
   if (SPANALLOC_UNLIKELY(!at.is_block)) {
     if (pages->outside.usable_size(p) != 0) return {};
-    if (at.has_record()) bad_pointer(p, Misuse::kAskSize);
+    if (at.has_record())
+      os::fatal("size asked of a pointer that is not the start of a live block:", p);
     os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
   const auto* block = static_cast<const Block*>(p);

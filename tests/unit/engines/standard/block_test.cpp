@@ -188,12 +188,13 @@ TEST(StandardLinksDeathTest, OnTheHotListItIsNotHandedOutTwice) {
       }
       _exit(kHandedOutTwice);
     };
-    EXPECT_DEATH(then_allocate(), "double free") << size;
+    EXPECT_DEATH(then_allocate(), "double free|not the start of a live block") << size;
     const auto then_trim = [&] {
       free_all_twice();
       E::trim();
     };
-    EXPECT_DEATH(then_trim(), "double free") << size;
+    // (Of few blocks all may be back with the first round: then the span is free in the second.)
+    EXPECT_DEATH(then_trim(), "double free|not the start of a live block") << size;
     free_all(blocks);
   }
 }
@@ -278,26 +279,29 @@ TEST(StandardLinksDeathTest, ByAnotherThreadItIsNotHandedOutTwice) {
 
 // realloc would return it, and so would malloc.
 TEST(StandardLinksDeathTest, TheSizeOfAFreedBlockIsRefused) {
+  // The second where the frees have emptied the span.
+  constexpr const char* kRefused =
+      "size asked of (memory that is free|a pointer that is not the start of a live block)";
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 4);
     const auto ask_after_frees = [&] {
       for (void* p : blocks) E::deallocate(p);
       (void)E::usable_size(blocks[1]);
     };
-    EXPECT_DEATH(ask_after_frees(), "size asked of memory that is free") << size;
+    EXPECT_DEATH(ask_after_frees(), kRefused) << size;
     const auto resize_in_parked = [&] {
       const std::vector<void*> parked = parked_blocks(size);
       for (void* p : {parked[0], parked[1], parked[2]}) E::deallocate(p);
       (void)E::resize(parked[0], size);
     };
-    EXPECT_DEATH(resize_in_parked(), "size asked of memory that is free") << size;
+    EXPECT_DEATH(resize_in_parked(), kRefused) << size;
     const auto resize_after_others_free = [&] {
       test::on_another_thread([&] {
         for (void* p : {blocks[0], blocks[1], blocks[2]}) E::deallocate(p);
       });
       (void)E::resize(blocks[1], size);
     };
-    EXPECT_DEATH(resize_after_others_free(), "size asked of memory that is free") << size;
+    EXPECT_DEATH(resize_after_others_free(), kRefused) << size;
     free_all(blocks);
   }
 }

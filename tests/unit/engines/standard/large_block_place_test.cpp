@@ -132,7 +132,7 @@ TEST(StandardSingleBlocks, ASpareServesLargerRequestsOfItsClass) {
     EXPECT_EQ(offset_of(q), 0u);
     EXPECT_EQ(E::usable_size(q), 64 * kKiB);
     std::memset(q, 1, 64 * kKiB);
-    expect_named([=] { E::deallocate(p); }, "not the start of a block");
+    expect_named([=] { E::deallocate(p); }, "not the start of a live block");
     E::deallocate(q);
     // Calloc, too.
     q = static_cast<char*>(E::allocate_zeroed(64 * kKiB));
@@ -277,7 +277,7 @@ TEST(StandardSingleBlocks, NothingButTheBlocksStartIsFreed) {
     char* p = allocate_with_offset(n, others);
     ASSERT_NE(p, nullptr);
     auto* span = pointer_to<char>(span_of(p));
-    const std::string freed = "free of a pointer that is not the start of a block";
+    const std::string freed = "free of a pointer that is not the start of a live block";
     for (char* a :
          {span, span + 64, p - 64, p - 16, p + 1, p + 16, p + 64, p + kPage, p + n - 64}) {
       if (a == p) continue;
@@ -285,12 +285,12 @@ TEST(StandardSingleBlocks, NothingButTheBlocksStartIsFreed) {
       expect_named([=] { E::deallocate(a); }, freed);
       expect_named([=] { std::thread([=] { E::deallocate(a); }).join(); }, freed);
       expect_named([=] { E::usable_size(a); },
-                   "size asked of a pointer that is not the start of a block");
+                   "size asked of a pointer that is not the start of a live block");
     }
     EXPECT_TRUE(E::owns(p));
     E::deallocate(p);
-    expect_named([=] { E::deallocate(p); }, "double free");
-    expect_named([=] { E::deallocate(span); }, "double free");
+    expect_named([=] { E::deallocate(p); }, freed);
+    expect_named([=] { E::deallocate(span); }, freed);
     free_all(others);
   }
 }

@@ -920,18 +920,20 @@ TEST(StandardLarge, AlignmentsAboveAGranule) {
 
 // --- Mistakes ------------------------------------------------------------------------------------
 
+constexpr const char* kNotLive = "not the start of a live block";
+
 TEST(StandardLargeMistakes, DoubleFreesAreNamed) {
   for (const std::size_t n : {40 * kKiB, 200 * kKiB, kMiB, kMiB + 1, 10 * kMiB}) {
     SCOPED_TRACE(n);
     void* p = E::allocate(n);
-    expect_named([=] { E::deallocate(p), E::deallocate(p); }, "double free");
+    expect_named([=] { E::deallocate(p), E::deallocate(p); }, kNotLive);
     E::deallocate(p);
-    expect_named([=] { E::deallocate(p); }, "double free");
-    expect_named([=] { std::thread([=] { E::deallocate(p); }).join(); }, "double free");
-    expect_named([=] { Api::realloc(p, 2 * n); }, "memory that is free");
-    expect_named([=] { E::usable_size(p); }, "memory that is free");
+    expect_named([=] { E::deallocate(p); }, kNotLive);
+    expect_named([=] { std::thread([=] { E::deallocate(p); }).join(); }, kNotLive);
+    expect_named([=] { Api::realloc(p, 2 * n); }, kNotLive);
+    expect_named([=] { E::usable_size(p); }, kNotLive);
     E::trim();
-    expect_named([=] { E::deallocate(p); }, "double free");
+    expect_named([=] { E::deallocate(p); }, kNotLive);
   }
 }
 
@@ -949,8 +951,8 @@ TEST(StandardLargeMistakes, AddressesInsideABlockAreNamed) {
       if (offset >= n) continue;
       SCOPED_TRACE(std::to_string(n) + " + " + std::to_string(offset));
       expect_named([=] { E::deallocate(p + offset); },
-                   "free of a pointer that is not the start of a block: ");
-      const std::string asked = "size asked of a pointer that is not the start of a block: ";
+                   "free of a pointer that is not the start of a live block: ");
+      const std::string asked = "size asked of a pointer that is not the start of a live block: ";
       expect_named([=] { Api::realloc(p + offset, 100); }, asked);
       expect_named([=] { E::usable_size(p + offset); }, asked);
     }
@@ -958,7 +960,7 @@ TEST(StandardLargeMistakes, AddressesInsideABlockAreNamed) {
   }
 }
 
-// Open memory that nobody was ever given cannot have been freed already.
+// Open memory that nobody was ever given, and what lies before and behind it.
 TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
   in_fresh_process([] {
     auto* p = static_cast<char*>(E::allocate(8 * kMiB));
@@ -968,23 +970,24 @@ TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
     ASSERT_GT(never, p + 8 * kMiB);
     for (char* address : {never, never + 16, open_end - 1}) {
       expect_named([=] { E::deallocate(address); },
-                   "free of memory that is free (double free, or never handed");
+                   "free of a pointer that is not the start of a live block");
       expect_named([=] { E::usable_size(address); },
-                   "size asked of memory that is free, or was never handed");
+                   "size asked of a pointer that is not the start of a live block");
       expect_named([=] { Api::realloc(address, 10); },
-                   "size asked of memory that is free, or was never handed");
+                   "size asked of a pointer that is not the start of a live block");
     }
     char* slice_0 = E::pages.address(standard::SpanNumber::kNone);
-    expect_named([=] { E::deallocate(slice_0 + 64); }, "free of an address that lies in no block");
+    expect_named([=] { E::deallocate(slice_0 + 64); },
+                 "free of a pointer that is not the start of a live block");
     expect_named([=] { E::usable_size(slice_0 + 64); },
-                 "size asked of an address that lies in no block");
+                 "size asked of a pointer that is not the start of a live block");
     expect_named([=] { E::deallocate(open_end); }, "that this allocator did not return");
-    // Among small blocks, too, the sentence is about what was done.
+    // Among small blocks, too.
     auto* small = static_cast<char*>(E::allocate(5000));
     expect_named([=] { E::deallocate(small + 16); },
-                 "free of a pointer that is not the start of a block: ");
+                 "free of a pointer that is not the start of a live block: ");
     expect_named([=] { E::usable_size(small + 16); },
-                 "size asked of a pointer that is not the start of");
+                 "size asked of a pointer that is not the start of a live block");
     E::deallocate(small);
     E::deallocate(p);
     expect_nothing_out();
@@ -996,16 +999,16 @@ TEST(StandardLargeMistakes, PlacesThatAResizeHasLeftAreNamed) {
     auto* p = static_cast<char*>(E::allocate(8 * kMiB));
     void* wall = E::allocate(2 * kMiB);
     ASSERT_EQ(E::resize(p, 3 * kMiB).block, p);
-    expect_named([=] { E::deallocate(p + 3 * kMiB); }, "double free");
-    expect_named([=] { E::deallocate(p + kMiB); }, "not the start of a block");
+    expect_named([=] { E::deallocate(p + 3 * kMiB); }, kNotLive);
+    expect_named([=] { E::deallocate(p + kMiB); }, kNotLive);
     ASSERT_EQ(E::resize(p, 7 * kMiB).block, p);
-    expect_named([=] { E::deallocate(p + 3 * kMiB); }, "not the start of a block");
+    expect_named([=] { E::deallocate(p + 3 * kMiB); }, kNotLive);
     if (!test::kEmulated) {
       auto* q = static_cast<char*>(E::resize(p, 20 * kMiB).block);
       ASSERT_NE(q, nullptr);
       ASSERT_NE(q, p);
-      expect_named([=] { E::deallocate(p); }, "double free");
-      expect_named([=] { Api::realloc(p, kMiB); }, "memory that is free");
+      expect_named([=] { E::deallocate(p); }, kNotLive);
+      expect_named([=] { Api::realloc(p, kMiB); }, kNotLive);
       p = q;
     }
     E::deallocate(p);
