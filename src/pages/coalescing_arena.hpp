@@ -76,9 +76,8 @@ class CoalescingArena {
     void unmap_grown() { arena->unmap_grown(); }
   };
   // Sets of slices. kDecommitted is changed under grow_lock_. kLost: the first slice of each
-  // lost block. kSeams: see note_seams(). kHuge: slices for which this arena has advised huge
-  // pages, see stop_advice().
-  enum Set : unsigned { kDecommitted, kLost, kSeams, kHuge, kExtraSets };
+  // lost block. kHuge: slices for which this arena has advised huge pages, see stop_advice().
+  enum Set : unsigned { kDecommitted, kLost, kHuge, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
   using Tables = typename Manager::Tables;
   using Advice = HugePageAdvice<kSliceBits>;
@@ -273,10 +272,9 @@ class CoalescingArena {
   SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes) {
     const coalescing::Block block{first, count};
     SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kSliceBits);
-    if (!has_room_for_seams() || range_.is_locked()) return {};
+    if (range_.is_locked()) return {};
     void* const to = take_out(block, bytes);
     if (to == nullptr) return {};
-    note_seams(block);
     huge_set().erase(block);
     // At limit a fresh range would be decommitted as soon as the caller gives it back.
     os::Placed placed = os::Placed::kRefused;
@@ -447,7 +445,6 @@ class CoalescingArena {
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
   const coalescing::UnitSet& lost_set() const { return manager_.extra_set(kLost); }
   coalescing::UnitSet& huge_set() { return manager_.extra_set(kHuge); }
-  coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
   void memory_came_back() {
     refused_.memory_came_back();
@@ -914,21 +911,6 @@ class CoalescingArena {
     return Calls::purge(address, bytes);
   }
 
-  // After a move the fresh pages join their neighbours' mapping; but not one that a fork's child
-  // has inherited. So in a child each move may leave two mappings more. A slice where one may
-  // begin is a seam; the child moves no more once it has noted kMaxSeams. (Seams stay noted;
-  // another move at one adds none.)
-  bool has_room_for_seams() const {
-    // Relaxed: a bound
-    return !os::is_forks_child() || seam_count_.load_relaxed() + 2 <= kMaxSeams;
-  }
-  void note_seams(coalescing::Block block) {
-    if (!os::is_forks_child()) return;
-    std::size_t made = seams_set().count_changed({block.first, 1}, true);
-    if (block.end() < limit()) made += seams_set().count_changed({block.end(), 1}, true);
-    seam_count_.fetch_add_relaxed(made);
-  }
-
   // Decommits a range that its owner gives back. False: the caller has to free it.
   SPANALLOC_COLD bool decommit_used(coalescing::Block block) {
     if (!grow_lock_.try_lock()) return false;
@@ -1003,11 +985,8 @@ class CoalescingArena {
 
   static constexpr unsigned kLooksAgain = 3;
   Atomic<std::size_t> looks_{0};
-  // Written under grow_lock_, but for memory_came_back()
-  RefusalMemo refused_;
-  Atomic<std::size_t> lost_count_{0};              // slices
-  static constexpr std::size_t kMaxSeams = 16384;  // a process may have 65,530 mappings
-  Atomic<std::size_t> seam_count_{0};
+  RefusalMemo refused_;                // written under grow_lock_, but for memory_came_back()
+  Atomic<std::size_t> lost_count_{0};  // slices
   static constexpr std::size_t kWorthDecommitting = max_of(kMiB / kSlice, 1);
   static constexpr std::size_t kReasonable = 64 * kMiB / kSlice;
   static constexpr std::size_t kFirstLookForLimit = max_of(4 * kMiB / kSlice, 1);

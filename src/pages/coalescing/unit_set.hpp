@@ -39,18 +39,6 @@ class UnitSet {
       return true;
     });
   }
-  /// insert() or erase(). Returns how many units it has changed. The sum over all
-  /// calls is the set's size.
-  std::size_t count_changed(Block block, bool member) {
-    std::size_t changed = 0;
-    for_words(block, [&](Word& word, std::uint64_t mask) {
-      const std::uint64_t old =
-          member ? ~word.fetch_or_seq_cst(mask) : word.fetch_and_seq_cst(~mask);
-      changed += static_cast<std::size_t>(std::popcount(old & mask));
-      return true;
-    });
-    return changed;
-  }
   std::size_t count(Block block) const {
     std::size_t units = 0;
     for_words(block, [&](Word& word, std::uint64_t mask) {

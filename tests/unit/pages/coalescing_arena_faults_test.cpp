@@ -187,36 +187,6 @@ TEST_F(CoalescingArenaTest, AChildNeverTouchesAPlaceThatWasJustLeft) {
   expect_books(*arena, *tenant);
 }
 
-// What a fork has handed down does not join fresh mappings, and the kernel has room for 65,530.
-// (Nobody tells the child of a process that never had another thread.)
-TEST_F(CoalescingArenaTest, AChildMovesNoMoreThanItHasMappingsFor) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer has mappings of its own";
-  if (test::kEmulated) GTEST_SKIP() << "thousands of calls, and the emulator is slow";
-  os::start();
-  if (!os::children_show_themselves())
-    GTEST_SKIP() << "the kernel does not show that this is a child";
-  set_bits("34");
-  start();
-  ASSERT_NE(tenant->take_growing(1).first, 0u);
-  test::in_child([&] {
-    std::size_t moved = 0;
-    for (; moved < 20000; ++moved) {
-      const std::uint32_t first = arena->take_growing(1, 1, kAnyUse).first;
-      ASSERT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
-      const std::size_t calls = Calls::count[Calls::kRemap];
-      const auto out = arena->move_out(first, 1, 2 * kSlice);
-      if (out.to == nullptr) {
-        EXPECT_EQ(Calls::count[Calls::kRemap], calls) << "the kernel is not asked";
-        break;
-      }
-      // (What it has left is not given back: each is at a place of its own.)
-      os::release(out.to, 2 * kSlice);
-    }
-    EXPECT_GE(moved, 8000u);
-    EXPECT_LE(moved, 8192u);
-  });
-}
-
 // --- Any one call refused ------------------------------------------------------------------------
 
 // A bit of everything. What is refused is asked for again at once.
