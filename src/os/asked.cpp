@@ -78,12 +78,10 @@ struct Marks {
   Atomic<std::uint32_t> is_known;
   // 1: this process draws other numbers than its parent and its siblings
   Atomic<std::uint32_t> is_salted;
-  Atomic<std::uint32_t> is_first;  // 1 in the process that has mapped the page, in no other one
 };
 // nullptr: the kernel is older than Linux 4.14, or there is an emulator in its place.
 constinit Atomic<Marks*> marks{nullptr};
-constinit Atomic<int> noted_process{0};                // then: its number,
-constinit Atomic<std::uint32_t> has_entered_child{0};  // and whether it is a child that was told
+constinit Atomic<int> noted_process{0};  // then: its number
 constinit Atomic<std::uint32_t> forks{0};
 // Of the last fork by this thread: other threads may have forked before its child reads it.
 SPANALLOC_TLS constinit thread_local std::uint32_t fork_number = 0;
@@ -101,7 +99,6 @@ void map_marks() {
   auto* written = static_cast<Marks*>(page);
   written->is_known.store_relaxed(1);
   written->is_salted.store_relaxed(1);
-  written->is_first.store_relaxed(1);
   Marks* none = nullptr;
   if (error != 0 || !marks.compare_exchange_strong_acq_rel(none, written)) {
     release(page, page_size());
@@ -320,12 +317,6 @@ bool children_show_themselves() {
   return marks.load_acquire() != nullptr;
 }
 
-bool is_forks_child() {
-  if (const Marks* here = marks.load_acquire(); here != nullptr)
-    return here->is_first.load_relaxed() == 0;
-  return has_entered_child.load_relaxed() != 0;
-}
-
 bool is_new_child() {
   if (const Marks* here = marks.load_acquire(); here != nullptr)
     return here->is_known.load_relaxed() == 0;
@@ -340,7 +331,6 @@ void enter_child() {
     here->is_known.store_relaxed(1);
   } else {
     noted_process.store_relaxed(process_id());
-    has_entered_child.store_relaxed(1);
   }
 }
 

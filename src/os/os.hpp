@@ -159,9 +159,6 @@ void enter_child();
 /// it draws numbers of its own all the same. Not so on kernels older than Linux 4.14 and on
 /// emulators without a vDSO.
 bool children_show_themselves();
-/// Whether memory has come down from another process by a fork. (Where the kernel does not show it:
-/// and enter_child() was called.)
-bool is_forks_child();
 
 // --- Waiting -------------------------------------------------------------------------------------
 //

@@ -103,9 +103,6 @@ bool is_new_child() {
   return false;
 }
 void enter_child() {}
-bool is_forks_child() {
-  return false;
-}
 void yield() {
   model::yield();
 }

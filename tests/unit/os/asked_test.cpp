@@ -66,38 +66,6 @@ void with_a_secret(F f) {
   });
 }
 
-// However it has come about, and for good. A child of vfork has its parent's memory.
-TEST(Forks, AChildKnowsThatItIsOne) {
-  with_a_secret([] {
-    EXPECT_FALSE(os::is_forks_child());
-    const auto looks = [] { return os::is_forks_child() ? 0 : 2; };
-    EXPECT_EQ(test::run_in_child([&] {
-                os::enter_child();
-                const int code = looks();
-                os::before_fork();
-                return code != 0 ? code : looks();
-              }),
-              0);
-    EXPECT_FALSE(os::is_forks_child());
-    if (!os::children_show_themselves()) return;
-    EXPECT_EQ(test::run_in_child(looks), 0);
-    EXPECT_EQ(test::run_in_child([&] {
-                const int code = test::run_in_child(looks);
-                return code != 0 ? code + 1 : looks();
-              }),
-              0);
-    (void)drawn_in_child([&] {
-      if (looks() != 0) _exit(4);
-    });
-    if (test::kUnderTsan) return;  // forks instead
-    const pid_t sharing = vfork();
-    if (sharing == 0) _exit(os::is_forks_child() ? 1 : 0);
-    int status = 0;
-    EXPECT_EQ(waitpid(sharing, &status, 0), sharing);
-    EXPECT_EQ(status, 0);
-  });
-}
-
 TEST(Random, ChildrenOfForksAtOnceDrawDifferentNumbers) {
   with_a_secret([] {
     constexpr unsigned kThreads = 4;
