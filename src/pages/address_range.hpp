@@ -29,6 +29,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/poison.hpp"
 #include "os/os.hpp"
 #include "pages/huge_page_advice.hpp"
 #include "pages/page_calls.hpp"
@@ -176,6 +177,8 @@ class AddressRange {
   /// decommitted or unmapped some.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
+    // Its addresses may be somebody else's next.
+    if (kPoisons && started()) unpoison(address(0), opened() * kSlice);
     if (reserved_) {
       Calls::release(address(0), claimed_bytes_);
     } else if (started()) {
