@@ -62,10 +62,10 @@ class FolioHeap {
     return link(bin, claims, end, secret);
   }
 
-  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it. One that
-  /// was written to since it was freed ends the list, and one that is here already is
-  /// passed over: either is told when all others are back, for a handler of SIGABRT may use
-  /// the heap, or never return.
+  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it. An object that
+  /// was written to since it was freed, or is here already, ends the list: where an object is
+  /// twice, the rest may be a ring, or another cache's list. It is reported when those before it
+  /// are back, because a handler of SIGABRT may use the heap, or never return.
   std::size_t put(BinNumber b, ObjectList list, Secret secret) {
     const Bin& bin = TheBins::of(b);
     std::size_t bytes = 0;
@@ -85,6 +85,7 @@ class FolioHeap {
         next = next->next;
       }
       bytes += put_batch(b, bin, batch, count, broken);
+      if (SPANALLOC_UNLIKELY(broken != nullptr)) break;
     }
     if (SPANALLOC_UNLIKELY(broken != nullptr)) broken_object(broken);
     return bytes;
@@ -350,7 +351,7 @@ class FolioHeap {
         const FolioChunk chunk = FolioChunk::of(object, bin);
         if (SPANALLOC_UNLIKELY(!chunk.is_out(number))) {
           broken = object;
-          continue;
+          break;
         }
         const std::uint32_t out_before = cell->out;
         chunk.give_back(number);

@@ -404,9 +404,14 @@ TEST_F(SupermallocFolioHeapDeathTest, AReportLosesNoOtherObjectOfTheList) {
   // The object is free already.
   const auto twice = [&](std::vector<FreeObject*>& objects) {
     put(b, {broken_at(objects)});
-    return put_reported(objects) ? all : 0;
+    return put_reported(objects) ? kBroken + 1 : 0;
   };
   EXPECT_EXIT(_exit(loses_none(twice)), testing::ExitedWithCode(0), "free object overwritten");
+  // The list has an object twice, so it is a ring.
+  const auto ring = [&](std::vector<FreeObject*>& objects) {
+    return put_reported({objects[0], objects[1], objects[0]}) ? 2 : 0;
+  };
+  EXPECT_EXIT(_exit(loses_none(ring)), testing::ExitedWithCode(0), "free object overwritten");
   // The list has a place in it where none begins.
   const auto astray = [&](std::vector<FreeObject*>& objects) {
     broken_at(objects) =
