@@ -1,30 +1,26 @@
 // The standard engine: the short paths of malloc and free, and what an engine
 // offers (engines/engine.hpp).
 //
-//   allocate               hit: pops the list of the class's current span (allocate_larger: above
-//                          1,152 B)
-//   allocate_missed        else:
-//     allocate_last        hands out the last block of the list, and refills it with what the span
-//                          has
-//     allocate_class       no block: refill() takes the span's untouched blocks or remote list, or
-//                          a used-up span. Else the current span becomes used up (and the oldest
-//                          used-up ones shared), and find_span() finds another: collects delayed
-//                          spans, then takes a partial one of the thread's own, an abandoned one, a
-//                          loan, or what Heap::take_span() has
+//   allocate                  hit: pops the list of the class's current span, or of its loan
+//     allocate_larger         the same above 1,152 B; above 32 KiB a cached large span
+//     allocate_missed         else:
+//       allocate_last         hands out the list's last block, and refills the list with what the
+//                             span has, or with a ready used-up span
+//       allocate_class        no block: refill() takes what the span has, its remote list, or a
+//                             used-up span. Else the span becomes used up, and find_span() finds
+//                             another: a partial one of the thread's own (delayed ones are collected
+//                             if there is none, and with each 8th search), an abandoned one, a loan,
+//                             what Heap::take_span() has, at last a nearly full one
 //
-//   deallocate             hit: the map shows a span of the thread's own: pushes on its list, and
-//                          counts
-//     look_after           the count is at its end: collect_own(), or flush_batch()
-//   deallocate_missed      else: caches a span of one block
-//     deallocate_single    there is no room: older cached large spans go to the pool, or the span
-//                          does
-//     deallocate_others    another thread's span: the first free goes to it at once, by
-//                          free_into_owned(), or free_to_span() and SpanProtocol::free_remote();
-//                          the second one begins a remote batch (add_to_batch()), with which the
-//                          next frees into the span are short, too
-//     deallocate_by_record all else (of no span's block: deallocate_outside_spans())
-//       deallocate_own     the thread's own span, which the map did not show
-//       deallocate_remote  another heap's span, a large object, or a thread without a cache record
+//   deallocate                hit: the map shows an own span or a remote batch: pushes, and counts
+//     look_after              the count is at its end: collect_own(), or flush_batch()
+//     deallocate_missed       else: caches a span of one block
+//       deallocate_single     no room: older cached large spans go to the pool, or the span does
+//       deallocate_others     another thread's span: the first free goes to it at once; the second
+//                             begins a remote batch (add_to_batch()); the next ones are short
+//         deallocate_by_record   all else (of no span's block: deallocate_outside_spans())
+//           deallocate_own       the thread's own span, which the map did not show
+//           deallocate_remote    another heap's span, one of one block, a thread without a record
 //
 // A span has one list of free blocks, in its record: malloc pops the list of the class's current
 // span, free pushes on the list of the thread's span that the block lies in. So a free asks
@@ -344,7 +340,7 @@ class ThreadCache : public ThreadState<Config> {
   bool read_clock();
   bool read_clock(ClassId busy);
   void share_unused(std::uint64_t now, ClassId busy);
-  void leave_used_up(ClassId c, SpanRef span);
+  void current_to_used_up(ClassId c, SpanRef span);
   void share_used_up(unsigned i);
   Block* carve(SpanRef span, ClassId c);
   Block* take_purged(SpanRef span, ClassId c);

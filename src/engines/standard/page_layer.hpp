@@ -464,7 +464,7 @@ class PageLayer : public thread::ForkWatch {
   /// heaps' pools that takes spans in this epoch. The epoch empties the other. Relaxed: a
   /// hint, spans may be in either.
   Atomic<std::uint32_t> pool_epoch{0};
-  /// Bytes that epochs and trims have purged so far; written under purge_lock.
+  /// Bytes that epochs have purged, and trims in shared spans only so far; written under purge_lock.
   Atomic<std::size_t> given_back{0};
   std::size_t purge_cursor = 0;  ///< under purge_lock: the next record to look at
   std::uint64_t decay_ms = 0;    ///< constant after start

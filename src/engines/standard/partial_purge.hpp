@@ -70,7 +70,7 @@ class PartialPurge {
 
   /// Called when the span becomes owned, so that nobody frees into its lists as they were.
   /// Ends them where they lead to purged blocks. Returns the first block of the remote
-  /// list, as thin() takes it.
+  /// list, as purge_pages() takes it.
   Block* cut_lists(Block* remotes) {
     if (SPANALLOC_LIKELY(purged() == 0)) return remotes;
     cut(span_.free_list.load_relaxed(), &span_.free_list);

@@ -2,25 +2,23 @@
 // blocks freed by other threads begins. Each change of these is one compare-and-swap of the word,
 // so the last free of a shared span and the span's becoming free are one atomic step.
 //
-//   bits 63..40  owner: the number of a cache or abandoned list; kNobody for a span of one block
+//   bits 63..40  owner: number of a cache record or abandoned list; kNobody: a span of one block
 //   bits 39..38  state
 //   bit  37      always 0
-//   bit  36      delayed: another thread has freed a block since the owner last collected
-//   bits 35..16  remote head: the mark of the block that another thread freed last (none: no remote
-//                list)
+//   bit  36      delayed: another thread has freed since the owner last collected (in a cached
+//                large span's word: below)
+//   bits 35..16  remote head: BlockOffset of the block that another thread freed last; kNone: none
 //   bits 15..0   outstanding: blocks that count as out
 //
 // Words that are not of an owned or shared span of several blocks:
 //
-//   all bits 0                         the span was never used, or its heap was destroyed
+//   all bits 0                         never used, or its heap was destroyed
 //   a cache's, free                    emptied while it was that cache's; the remote list stays
-//                                      with it
 //   nobody's, shared, 1 outstanding    a span of one block, whose block is out (kSingleInUse)
 //   nobody's, free                     such a span, freed: its taker's, in a pool, or the arena's;
 //                                      also what a fork's child makes of one that it finds free
 //                                      (kCachedTaken)
-//   a cache's, free, delayed, no head  such a span, freed: a cached large span of that cache
-//                                      (cached_of)
+//   a cache's, free, delayed, no head  such a span, freed: a cached large span (cached_of)
 //
 // cached_large_spans.hpp defines the last three. (An emptied span may have the delayed bit, too;
 // then it has a head, because the thread that sets the bit frees a block.)

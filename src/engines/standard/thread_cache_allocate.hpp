@@ -319,7 +319,7 @@ inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassI
     }
     if (const Refilled own = take_own_blocks(c, span); own != Refilled::kNothing) return own;
     if (take_remote_blocks(span, Classes::info(c).refill_remotes) || take_ready(c)) continue;
-    if (!take_remotely_ready(c)) leave_used_up(c, span);
+    if (!take_remotely_ready(c)) current_to_used_up(c, span);
   }
   return Refilled::kBlocks;
 }
@@ -428,7 +428,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::share_empty_used_up() {
 
 // The current span becomes a used-up one, or is shared if there is no room for such large ones.
 template <class Config>
-inline void ThreadCache<Config>::leave_used_up(ClassId c, SpanRef span) {
+inline void ThreadCache<Config>::current_to_used_up(ClassId c, SpanRef span) {
   auto& used_up = cache->used_up;
   const unsigned slices = Classes::info(c).slices;
   const bool stays = used_up.fits_at_all(slices) && !exited;
