@@ -626,6 +626,7 @@ struct CountsListings : spanalloc::Scalloc {
 // are closed, and a handler that frees their blocks would neither find a set that takes them
 // nor a LAB that adopts them.
 TEST_F(ScallocDeathTest, AReportAtAThreadsEndComesWhenItHasEnded) {
+  if (test::kUnderTsan) GTEST_SKIP() << "the handler calls the sanitizer's own malloc";
   static OwnHeap<CountsListings> own;
   static void* blocks[2000];
   const auto ends = [] {
