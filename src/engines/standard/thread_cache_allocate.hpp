@@ -1,7 +1,7 @@
-// The slow paths of malloc, calloc and aligned requests; engine.hpp has their call tree.
+// The slow paths of malloc, calloc and aligned requests; thread_cache.hpp has their call tree.
 #pragma once
 
-#include "engines/standard/engine.hpp"
+#include "engines/standard/thread_cache.hpp"
 
 namespace spanalloc::standard {
 

@@ -1,7 +1,7 @@
-// The slow paths of free, for what the thread's map does not show; engine.hpp has their call tree.
+// The slow paths of free, for what the thread's map does not show; thread_cache.hpp has their call tree.
 #pragma once
 
-#include "engines/standard/engine.hpp"
+#include "engines/standard/thread_cache.hpp"
 
 namespace spanalloc::standard {
 

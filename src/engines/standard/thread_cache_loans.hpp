@@ -1,7 +1,7 @@
 // How a thread borrows blocks of other threads' owned spans and allocates from them; see loans.hpp.
 #pragma once
 
-#include "engines/standard/engine.hpp"
+#include "engines/standard/thread_cache.hpp"
 
 namespace spanalloc::standard {
 

@@ -1,7 +1,7 @@
 // Reports of misuse: of pointers that are no block's, of blocks freed twice, and of damaged lists.
 #pragma once
 
-#include "engines/standard/engine.hpp"
+#include "engines/standard/thread_cache.hpp"
 
 namespace spanalloc::standard {
 

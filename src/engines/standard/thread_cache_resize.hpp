@@ -2,7 +2,7 @@
 // making it larger or smaller.
 #pragma once
 
-#include "engines/standard/engine.hpp"
+#include "engines/standard/thread_cache.hpp"
 
 namespace spanalloc::standard {
 

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "engines/standard/engine.hpp"
+#include "engines/standard/thread_cache.hpp"
 
 namespace spanalloc::standard {
 
