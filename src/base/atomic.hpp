@@ -3,8 +3,8 @@
 // fences), so that each call site shows what it relies on and a reviewer can ask why.
 //
 // Model tests replace this file as a whole: when SPANALLOC_ATOMIC_BACKEND names a header, that
-// header supplies `Atomic<T>`, `Plain<T>` and `spin_hint()` and every structure built on them runs
-// under the model scheduler.
+// header supplies all that is defined here, and every structure built on it runs under the model
+// scheduler.
 #pragma once
 
 #ifdef SPANALLOC_ATOMIC_BACKEND
@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
+
+#include "base/compiler.hpp"
 
 namespace spanalloc {
 
@@ -37,11 +39,7 @@ class Atomic {
   /// Of the value its lowest byte alone: compilers narrow no atomic load. (Both machines store that
   /// byte first, and show a byte of a word that is stored at once as they show the word.)
   std::uint8_t load_low_byte_relaxed() const noexcept {
-#if defined(__SANITIZE_THREAD__)
-    return static_cast<std::uint8_t>(load_relaxed());
-#else
     return __atomic_load_n(reinterpret_cast<const std::uint8_t*>(&cell_), __ATOMIC_RELAXED);
-#endif
   }
   T load_seq_cst() const noexcept { return cell_.load(std::memory_order_seq_cst); }
 
@@ -105,15 +103,16 @@ class Atomic {
   /// One instruction where the machine has it, which compilers make of no two atomic operations.
   [[gnu::always_inline]] bool count_down_release() noexcept {
     static_assert(sizeof(T) == 4);
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-    bool zero;
-    asm volatile("subl $1, %0" : "+m"(cell_), "=@ccz"(zero) : : "memory");
-    return zero;
-#else
+#if defined(__x86_64__)
+    if constexpr (!kThreadSanitizer) {
+      bool zero;
+      asm volatile("subl $1, %0" : "+m"(cell_), "=@ccz"(zero) : : "memory");
+      return zero;
+    }
+#endif
     const T left = load_relaxed() - 1;
     store_release(left);
     return left == 0;
-#endif
   }
 
   T fetch_or_relaxed(T value) noexcept { return cell_.fetch_or(value, std::memory_order_relaxed); }
@@ -129,8 +128,8 @@ class Atomic {
   // On 64-bit Arm GCC computes the address of an atomic access in a register of its own, also
   // where the load or store that it is could add an offset. A volatile access of a machine word is
   // the same one instruction.
-#if defined(__aarch64__) && !defined(__SANITIZE_THREAD__)
-  static constexpr bool kPlainRelaxed = std::is_scalar_v<T>;
+#if defined(__aarch64__)
+  static constexpr bool kPlainRelaxed = std::is_scalar_v<T> && !kThreadSanitizer;
 #else
   static constexpr bool kPlainRelaxed = false;
 #endif
@@ -142,6 +141,73 @@ class Atomic {
 /// comment says. Nothing but T itself here; the models check each access for data races.
 template <class T>
 using Plain = T;
+
+/// Stores to a word that is not atomic, of memory that its thread alone uses, after all stores
+/// before: for a fork's child, which finds memory as it was at one instant.
+inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
+  __atomic_store_n(&word, value, __ATOMIC_RELEASE);
+}
+
+/// A word that one thread at a time writes, and reads by instructions that take it as
+/// their operand, which compilers allow of no atomic; others read it atomically at any
+/// time.
+class OwnersWord {
+ public:
+  unsigned long long read_own() const noexcept { return kThreadSanitizer ? load_relaxed() : word_; }
+  unsigned long long load_relaxed() const noexcept {
+    return __atomic_load_n(&word_, __ATOMIC_RELAXED);
+  }
+  void store_relaxed(unsigned long long value) noexcept {
+    __atomic_store_n(&word_, value, __ATOMIC_RELAXED);
+  }
+
+  // By its owner, in one instruction where the machine has it: adds one,
+  [[gnu::always_inline]] void count_up() noexcept {
+    if constexpr (kThreadSanitizer) {
+      store_relaxed(load_relaxed() + 1);
+    } else {
+      ++word_;
+    }
+  }
+  /// takes one off. False: it is 0, and nothing is written.
+  [[gnu::always_inline]] bool take_one() noexcept {
+#if defined(__x86_64__)
+    // Compilers load, compare, subtract and store. (And what is read again behind it, they read
+    // again: by the instruction that needs it.)
+    if constexpr (!kThreadSanitizer) {
+      asm goto("cmpq $0, %0\n\tje %l[none]\n\tsubq $1, %0" : : "m"(word_) : "cc", "memory" : none);
+      return true;
+    none:
+      return false;
+    }
+#endif
+    const unsigned long long word = read_own();
+    if (word == 0) return false;
+    store_relaxed(word - 1);
+    return true;
+  }
+
+ private:
+  unsigned long long word_ = 0;
+};
+
+/// A word that is 0 until somebody sets it, and constant from then on; read by instructions
+/// that take it as their operand, which compilers allow of no atomic. A reader that races
+/// with the setting gets either value, and must be content with both.
+class SetOnce {
+ public:
+  unsigned long long read() const noexcept {
+    return kThreadSanitizer ? __atomic_load_n(&word_, __ATOMIC_RELAXED) : word_;
+  }
+  /// The first one's value stays.
+  void set(unsigned long long value) noexcept {
+    unsigned long long unset = 0;
+    __atomic_compare_exchange_n(&word_, &unset, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+
+ private:
+  unsigned long long word_ = 0;
+};
 
 /// Tells the core that this is a spin-wait.
 inline void spin_hint() noexcept {
@@ -156,85 +222,3 @@ inline void spin_hint() noexcept {
 
 }  // namespace spanalloc
 #endif
-
-namespace spanalloc {
-
-/// Stores to a word that is not atomic, of memory that its thread alone uses, after
-/// all stores before: for a fork's child, which finds memory as it was at one instant.
-/// The models do not see it.
-inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
-  __atomic_store_n(&word, value, __ATOMIC_RELEASE);
-}
-
-/// A word that one thread at a time writes, and reads by instructions that take it as
-/// their operand, which compilers allow of no atomic; others read it atomically at any
-/// time. The models see neither.
-class OwnersWord {
- public:
-  unsigned long long read_own() const noexcept {
-#ifdef __SANITIZE_THREAD__
-    return load_relaxed();
-#else
-    return word_;
-#endif
-  }
-  unsigned long long load_relaxed() const noexcept {
-    return __atomic_load_n(&word_, __ATOMIC_RELAXED);
-  }
-  void store_relaxed(unsigned long long value) noexcept {
-    __atomic_store_n(&word_, value, __ATOMIC_RELAXED);
-  }
-
-  // By its owner, in one instruction where the machine has it: adds one,
-  [[gnu::always_inline]] void count_up() noexcept {
-#ifdef __SANITIZE_THREAD__
-    store_relaxed(load_relaxed() + 1);
-#else
-    ++word_;
-#endif
-  }
-  /// takes one off. False: it is 0, and nothing is written.
-  [[gnu::always_inline]] bool take_one() noexcept {
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-    // Compilers load, compare, subtract and store. (And what is read again behind it, they read
-    // again: by the instruction that needs it.)
-    asm goto("cmpq $0, %0\n\tje %l[none]\n\tsubq $1, %0" : : "m"(word_) : "cc", "memory" : none);
-    return true;
-  none:
-    return false;
-#else
-    const unsigned long long word = read_own();
-    if (word == 0) return false;
-    store_relaxed(word - 1);
-    return true;
-#endif
-  }
-
- private:
-  unsigned long long word_ = 0;
-};
-
-/// A word that is 0 until somebody sets it, and constant from then on; read by instructions
-/// that take it as their operand, which compilers allow of no atomic. A reader that races
-/// with the setting gets either value, and must be content with both. The models see
-/// neither reads nor writes.
-class SetOnce {
- public:
-  unsigned long long read() const noexcept {
-#ifdef __SANITIZE_THREAD__
-    return __atomic_load_n(&word_, __ATOMIC_RELAXED);
-#else
-    return word_;
-#endif
-  }
-  /// The first one's value stays.
-  void set(unsigned long long value) noexcept {
-    unsigned long long unset = 0;
-    __atomic_compare_exchange_n(&word_, &unset, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-  }
-
- private:
-  unsigned long long word_ = 0;
-};
-
-}  // namespace spanalloc

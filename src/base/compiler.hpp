@@ -20,6 +20,20 @@
 
 namespace spanalloc {
 
+/// A build for thread sanitizer. That sees no access of an assembler's instruction, and takes a
+/// plain or volatile one for a race with others' atomic ones. So where one of these stands for an
+/// atomic operation, such a build has that operation. All else is the code that ships.
+#ifdef __has_feature
+#define SPANALLOC_HAS_FEATURE(x) __has_feature(x)
+#else
+#define SPANALLOC_HAS_FEATURE(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || SPANALLOC_HAS_FEATURE(thread_sanitizer)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
 /// Asks for a cache line as a store would. Where the machine has no such
 /// instruction nothing happens.
 [[gnu::always_inline]] inline void prefetch_to_write(void* p) {

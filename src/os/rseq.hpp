@@ -15,17 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/compiler.hpp"
+
 #ifdef SPANALLOC_SEQUENCE_BACKEND  // models have some of their own
 #include SPANALLOC_SEQUENCE_BACKEND
 #else
-
-#if defined(__SANITIZE_THREAD__)
-#define SPANALLOC_HAS_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SPANALLOC_HAS_TSAN 1
-#endif
-#endif
 
 // Not there before glibc 2.35, nor in other C libraries. The offset is from the thread pointer; the
 // size is 0 where the kernel refused, or a setting forbids.
@@ -37,10 +31,9 @@ extern "C" {
 
 namespace spanalloc::os {
 
-// Thread sanitizer sees no access of an assembler's instruction, and no order
-// between threads of one CPU.
-#if defined(__x86_64__) && !defined(SPANALLOC_HAS_TSAN)
-inline constexpr bool kHasSequences = true;
+// Thread sanitizer sees no order between threads of one CPU, either.
+#if defined(__x86_64__)
+inline constexpr bool kHasSequences = !kThreadSanitizer;
 #else
 inline constexpr bool kHasSequences = false;
 #endif

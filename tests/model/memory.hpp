@@ -64,6 +64,8 @@ class Memory {
 
   /// All pending stores arrive. False when there were none.
   bool drain_all();
+  /// All that are pending of one thread.
+  void drain(unsigned thread);
   /// A fork: of the pending stores some have arrived, as far as they may overtake each
   /// other; the others never will.
   void fork();
@@ -129,7 +131,6 @@ class Memory {
   void arrive(unsigned thread, std::size_t index);
   void arrive_with_predecessors(unsigned thread, std::size_t index);
   void settle(const Variable& variable);
-  void drain(unsigned thread);
   void drain_variable(unsigned thread, const Variable& variable);
   void write_memory(void* cell, unsigned bytes, std::uint64_t value, unsigned by);
   std::uint64_t load_view(Thread& thread, Variable& variable, unsigned bytes, Order order);

@@ -38,6 +38,10 @@ void plain_access(const void* cell, bool write);
 
 void yield();
 
+/// Before a store that a fork's child finds behind all before it: in an exploration of forks the
+/// running thread's stores arrive.
+void store_in_order();
+
 }  // namespace spanalloc::model
 
 namespace spanalloc {
@@ -217,6 +221,45 @@ class Plain {
 
  private:
   T value_{};
+};
+
+/// Ahead of every store behind it, too: more than the library promises, but what a kernel that stops
+/// threads for a fork finds.
+inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
+  if (model::modelled) model::store_in_order();
+  word = value;
+}
+
+/// A single instruction of its owner's is a load and a store here, and another thread may come
+/// between.
+class OwnersWord {
+ public:
+  unsigned long long read_own() const noexcept { return word_.load_relaxed(); }
+  unsigned long long load_relaxed() const noexcept { return word_.load_relaxed(); }
+  void store_relaxed(unsigned long long value) noexcept { word_.store_relaxed(value); }
+  void count_up() noexcept { store_relaxed(load_relaxed() + 1); }
+  bool take_one() noexcept {
+    const unsigned long long word = load_relaxed();
+    if (word == 0) return false;
+    store_relaxed(word - 1);
+    return true;
+  }
+
+ private:
+  Atomic<unsigned long long> word_{0};
+};
+
+class SetOnce {
+ public:
+  unsigned long long read() const noexcept { return word_.load_relaxed(); }
+  void set(unsigned long long value) noexcept {
+    unsigned long long unset = 0;
+    while (unset == 0 && !word_.compare_exchange_weak_relaxed(unset, value)) {
+    }
+  }
+
+ private:
+  Atomic<unsigned long long> word_{0};
 };
 
 inline void spin_hint() noexcept {

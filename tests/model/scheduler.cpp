@@ -37,6 +37,7 @@ class Explorer final : public MemoryHost {
   void before_change();
   bool fails_spuriously();
   bool inside() const { return active_; }
+  bool forks() const { return options_.forks; }
   unsigned self() const { return running_; }
   bool tracing() const override { return tracing_; }
   Memory& memory() { return memory_; }
@@ -514,6 +515,11 @@ void atomic_keep(void* cell, unsigned bytes, Order order) {
 
 bool fails_spuriously() {
   return explorer.fails_spuriously();
+}
+
+void store_in_order() {
+  explorer.before_change();
+  if (explorer.forks()) explorer.memory().drain(explorer.self());
 }
 
 void plain_access(const void* cell, bool write) {

@@ -2,8 +2,6 @@
 // child finds any step half done: after clean_up() no object is in two places, each count is right,
 // and nothing is in a list that a program has. A list or an object that its thread was just moving
 // may be lost, nothing else.
-#include "supermalloc_words.hpp"
-
 #include <initializer_list>
 
 #include "engines/supermalloc/config.hpp"
@@ -19,7 +17,6 @@ using supermalloc::FreeObject;
 using supermalloc::is_end;
 using supermalloc::ObjectList;
 using supermalloc::Secret;
-using supermalloc::SetOnce;
 
 using Cache = supermalloc::ThreadCache<Supermalloc>;
 

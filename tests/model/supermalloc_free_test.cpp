@@ -3,8 +3,6 @@
 // object's bit. Who frees an object in use must see both as they are, whatever happens meanwhile
 // to objects whose bits are in the same word, and to other chunks. And what a fork leaves of a
 // bin's books (folio_heap.hpp).
-#include "supermalloc_words.hpp"
-
 #include <cstring>
 #include <new>
 

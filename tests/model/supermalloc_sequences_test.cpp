@@ -4,8 +4,6 @@
 //
 // The caches are the library's. Of a sequence the checker runs the steps (model_sequence.hpp):
 // others may come before each of them, which ends it if they are of its CPU.
-#include "supermalloc_words.hpp"
-
 #include <cstring>
 
 #include "engines/supermalloc/bins.hpp"
