@@ -113,8 +113,8 @@ struct MemoryBound {
   static constexpr std::size_t batch_bytes() {
     std::size_t most = 0;
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-      most = std::max(
-          most, std::size_t{Classes::kTable[c].real_span} * standard::RemoteBatches::kBatches);
+      most = std::max(most, std::size_t{Classes::kTable[c].real_span} *
+                                standard::RemoteBatches<Config>::kBatches);
     }
     return most;
   }

@@ -93,7 +93,7 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   UsedUpSpans<(Config::kUsedUpBytes >> Config::kSliceBits)> used_up;  ///< written by the owner
   using LargeSpans = CachedLargeSpans<(Config::kCachedLargeBytes >> Config::kSliceBits)>;
   LargeSpans large_spans;
-  RemoteBatches batches;  ///< owner
+  RemoteBatches<Config> batches;  ///< owner
   /// Owner: counts steps, each 64th of which reads the clock
   std::uint32_t events = 0;
   std::uint64_t clock_read_ms = 0;  ///< owner: when it read the clock last
@@ -101,7 +101,7 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   std::uint32_t searches = 0;       ///< owner: counts searches for a span
   /// Owner: the number of the record to ask for a loan next
   std::uint32_t next_lender = 0;
-  Loans<Classes::kSmallClasses> loans;           ///< owner
+  Loans<Config> loans;                           ///< owner
   GiveUpDelay<Classes::kSmallClasses> patience;  ///< owner
   CurrentAges<Classes::kSmallClasses> ages;      ///< owner
 

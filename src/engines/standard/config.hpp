@@ -49,6 +49,10 @@ struct Standard {
   /// In all threads' batches together there are up to so many bytes, an equal part for each thread.
   /// Nobody can use them before they are flushed, and a thread may stop running first.
   static constexpr std::size_t kBatchBytes = 32 * kMiB;
+  /// A thread borrows at least so many blocks, or as many as make a span partial.
+  static constexpr std::uint32_t kLeastLoan = 16;
+  /// So many searches for a loan are left out at most when the last ones have found none; 2^n - 1.
+  static constexpr unsigned kMostSearchesLeftOut = 15;
   /// What a row of the pool keeps for a shard until the next decay epoch; what exceeds it goes down
   /// to the page layer. It is so much that a program whose live memory comes and goes by tens of
   /// MiB finds its spans as it left them. A request for another size gets their memory before clean

@@ -39,6 +39,9 @@ struct FreeTarget {
   Atomic<std::uint32_t> left;  ///< the free that brings it to 0 is an event
 };
 
+/// Stands for the current span where a class has none: it has no block. Never written.
+inline constinit FreeTarget kNoTarget{.free_list = Atomic<Block*>{no_block()}};
+
 /// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is.
 /// No lock, no read-modify-write. True: an event, for the caller to look at. From here on
 /// another thread may claim a shared span; the owner has it only if the protocol says so.

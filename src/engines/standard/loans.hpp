@@ -12,10 +12,16 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/block.hpp"
 #include "engines/standard/free_target.hpp"
+#include "engines/standard/misuse.hpp"
 #include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
+#include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {
 
@@ -26,9 +32,12 @@ struct Loan : FreeTarget {
   Atomic<SpanNumber> span;  ///< the lender's; its life lasts as long as one of its blocks is here
 };
 
-/// At most one loan a class. Zero-initialisable.
-template <unsigned kClassCount>
+/// Of one cache record, at most one loan a class; `thread`, its thread cache, is the only one who
+/// calls. Zero-initialisable.
+template <class Config>
 class Loans {
+  using Classes = SizeClasses<Config>;
+
  public:
   bool are_none() const {
     for (const Atomic<std::uint64_t>& classes : classes_) {
@@ -36,7 +45,93 @@ class Loans {
     }
     return true;
   }
-  /// The class has no loan, or has used it up.
+
+  /// Borrows blocks for a class that has no current span and an empty list. A thread borrows its
+  /// first blocks of a class where it can, so that a thread which needs only some does not own a
+  /// span for them; later ones only before it would ask for memory that the pool does not have.
+  /// False: no span has enough.
+  [[gnu::noinline]] bool borrow(auto& thread, ClassId c) {
+    SPANALLOC_ASSERT(!thread.current_span(c) && is_end(thread.list_of(c).load_relaxed()));
+    if (SPANALLOC_UNLIKELY(thread.exited) || !thread.heap->may_have_lenders()) return false;
+    if (thread.has_had_spans(c) &&
+        (!thread.heap->looks_out_of_spans(c, thread.shard()) || leaves_out_search())) {
+      return false;
+    }
+    const auto at_least =
+        static_cast<std::uint32_t>(min_of(Classes::info(c).refill_remotes, Config::kLeastLoan));
+    const auto borrowed = thread.heap->borrow(c, *thread.cache, at_least);
+    searched(static_cast<bool>(borrowed));
+    if (!borrowed) return false;
+    Block* const list = thread.pages->block_at_offset(borrowed.span, borrowed.first);
+    thread.current[index_of(c)] = &begin(c, borrowed.span.number, list);
+    return true;
+  }
+
+  /// Gives back the blocks of loans that are left. False: there was none.
+  SPANALLOC_COLD bool return_all(auto& thread) {
+    bool any = false;
+    for_each([&](ClassId c, Loan& loan) {
+      Block* const list = loan.free_list.load_relaxed();
+      if (is_end(list)) return;
+      const ClassInfo& info = Classes::info(c);
+      const auto retire = [&] { loan.free_list.store_release(no_block()); };
+      const ListLength length = Misuse<Config>::length_of_own_list(list, info, info.blocks, retire);
+      retire();  // before anybody else has the blocks
+      const SpanRef span = thread.pages->span(loan.span.load_relaxed());
+      thread.free_to_span(span, list, length.last, length.blocks);
+      any = true;
+    });
+    return any;
+  }
+  /// Ends all loans: the record's next thread may borrow, too, and this one may still allocate
+  /// after its end.
+  [[gnu::noinline]] void end_all(auto& thread) {
+    return_all(thread);
+    for_each([&](ClassId c, Loan& loan) {
+      if (thread.current[index_of(c)] == &loan) thread.current[index_of(c)] = &kNoTarget;
+    });
+    forget();
+  }
+
+  /// Whether the block is on the list of a loan from this span.
+  SPANALLOC_COLD bool has(SpanRef span, const Block* block) {
+    bool found = false;
+    for_each([&](ClassId c, Loan& loan) {
+      if (loan.span.load_relaxed() != span.number) return;
+      const ClassInfo& info = Classes::info(c);
+      found =
+          found || list_has(loan.free_list.load_relaxed(), block, info.virtual_span, info.blocks);
+    });
+    return found;
+  }
+  /// Empties the loan from this span, if there is one: its list is damaged.
+  SPANALLOC_COLD void retire(SpanRef span) {
+    for_each([&](ClassId, Loan& loan) {
+      if (loan.span.load_relaxed() == span.number) loan.free_list.store_release(no_block());
+    });
+  }
+
+  /// f(ClassId, Loan&) for each that may hold blocks. Also called for a vanished thread's.
+  template <class F>
+  void for_each(F&& f) {
+    for (unsigned word = 0; word < kWords; ++word) {
+      for (std::uint64_t classes = classes_[word].load_relaxed(); classes != 0;
+           classes &= classes - 1) {
+        const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
+        f(c, loans_[index_of(c)]);
+      }
+    }
+  }
+  /// No loan may hold a block, or the blocks are lost.
+  void forget() {
+    for (Atomic<std::uint64_t>& classes : classes_) classes.store_relaxed(0);
+    left_out_ = fruitless_ = 0;
+  }
+
+ private:
+  static constexpr unsigned kWords = (Classes::kSmallClasses + 63) / 64;
+
+  // The class has no loan, or has used it up.
   Loan& begin(ClassId c, SpanNumber span, Block* list) {
     Loan& loan = loans_[index_of(c)];
     // The list last, with release: a fork's child that finds it finds the rest.
@@ -48,42 +143,23 @@ class Loans {
     loan.free_list.store_release(list);
     return loan;
   }
-  /// f(ClassId, Loan&) for each that may hold blocks.
-  template <class F>
-  void for_each(F&& f) {
-    for (unsigned word = 0; word < kWords; ++word) {
-      for (std::uint64_t classes = classes_[word].load_relaxed(); classes != 0;
-           classes &= classes - 1) {
-        const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
-        f(c, loans_[index_of(c)]);
-      }
-    }
-  }
-  /// After a search that has found no lender, of whatever class, the next 1, 3, 7, 15 are left out.
-  /// True: leave this one out.
-  bool rest() {
-    if (rests_ == 0) return false;
-    --rests_;
+
+  // After a search that has found no lender, of whatever class, the next 1, 3, 7, 15 are left out.
+  bool leaves_out_search() {
+    if (left_out_ == 0) return false;
+    --left_out_;
     return true;
   }
   void searched(bool found) {
-    fruitless_ = found ? 0 : static_cast<std::uint8_t>((fruitless_ * 2 + 1) & kMostRests);
-    rests_ = fruitless_;
-  }
-  /// No loan may hold a block, or the blocks are lost.
-  void forget() {
-    for (Atomic<std::uint64_t>& classes : classes_) classes.store_relaxed(0);
-    rests_ = fruitless_ = 0;
+    fruitless_ =
+        found ? 0 : static_cast<std::uint8_t>((fruitless_ * 2 + 1) & Config::kMostSearchesLeftOut);
+    left_out_ = fruitless_;
   }
 
- private:
-  static constexpr unsigned kWords = (kClassCount + 63) / 64;
-  static constexpr unsigned kMostRests = 15;
-
-  std::uint8_t rests_ = 0;                 // searches to leave out from now on
-  std::uint8_t fruitless_ = 0;             // what rests_ began with
+  std::uint8_t left_out_ = 0;              // searches to leave out from now on
+  std::uint8_t fruitless_ = 0;             // what left_out_ began with
   Atomic<std::uint64_t> classes_[kWords];  // bit c: class c may have one
-  Loan loans_[kClassCount];
+  Loan loans_[Classes::kSmallClasses];
 };
 
 }  // namespace spanalloc::standard

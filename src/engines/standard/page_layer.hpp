@@ -197,6 +197,9 @@ class PageLayer : public thread::ForkWatch {
   Block* block_at_offset(SpanRef span, BlockOffset mark) const {
     return reinterpret_cast<Block*>(address(span.number) + offset_of_block(mark));
   }
+  BlockOffset offset_of(SpanRef span, const void* block) const {
+    return as_block_offset(address_of(block) - address_of(address(span.number)));
+  }
   std::uint32_t purged_blocks(SpanRef span) const {
     const ClassInfo& info = Classes::info(span->class_id());
     return count_purged(span->purged.load_relaxed(), info.block_size, span->carved.load_relaxed());

@@ -12,11 +12,11 @@
 //                             what Heap::take_span() has, at last a nearly full one
 //
 //   deallocate                hit: the map shows an own span or a remote batch: pushes, and counts
-//     look_after              the count is at its end: collect_own(), or flush_batch()
+//     look_after              the count is at its end: collect_own(), or the batch is flushed
 //     deallocate_missed       else: caches a span of one block
 //       deallocate_single     no room: older cached large spans go to the pool, or the span does
 //       deallocate_others     another thread's span: the first free goes to it at once; the second
-//                             begins a remote batch (add_to_batch()); the next ones are short
+//                             begins a remote batch (RemoteBatches); the next ones are short
 //         deallocate_by_record   all else (of no span's block: deallocate_outside_spans())
 //           deallocate_own       the thread's own span, which the map did not show
 //           deallocate_remote    another heap's span, one of one block, a thread without a record
@@ -41,6 +41,7 @@
 #include "engines/standard/fork_recovery.hpp"
 #include "engines/standard/heap.hpp"
 #include "engines/standard/large_block_place.hpp"
+#include "engines/standard/misuse.hpp"
 #include "engines/standard/purged_pages.hpp"
 #include "engines/standard/thread_map.hpp"
 #include "engines/standard/thread_state.hpp"
@@ -58,6 +59,7 @@ class ThreadCache : public ThreadState<Config> {
   using Heap = standard::Heap<Config>;
   using CacheRecord = standard::CacheRecord<Config>;
   using Inside = HeapCall<Config>;
+  using Misuse = standard::Misuse<Config>;
   using Singles = LargeBlockPlace<Config>;
   using Reuse = typename Heap::Reuse;
   static constexpr std::size_t kSlice = Classes::kSlice;
@@ -78,7 +80,6 @@ class ThreadCache : public ThreadState<Config> {
   static constexpr std::uint32_t kSearchesACollection =
       // Each 8th search for a span collects delayed ones
       8;
-  static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or as many as make a span partial
   static constexpr std::uint32_t kLookedAtAMiss = 64;  // abandoned spans of each class and list
   // How many parts of an epoch's work the background thread does before it waits again.
   static constexpr unsigned kMostPartsOfAnEpoch = 1u << 16;
@@ -151,6 +152,30 @@ class ThreadCache : public ThreadState<Config> {
   /// The thread's end calls it (thread::ExitKey); `state` is a ThreadCache.
   static void on_thread_exit(void* state);
 
+  // --- For the parts of the cache record, which are given their thread's cache ---------------------
+
+  /// While it lives, the thread is in a call in which it may have a span that is in no place.
+  Inside enter() { return Inside(*this); }
+  /// The lock of the cache record's lists.
+  auto lock_lists() { return typename Heap::Protocol::CacheGuard(heap->protocol(), cache->number); }
+  unsigned shard() const { return heap->shard_of(cache); }
+  /// No span: the class has none.
+  SpanRef current_span(ClassId c) {
+    const SpanNumber number = cache->current[index_of(c)].load_relaxed();
+    return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
+  }
+  Atomic<Block*>& list_of(ClassId c) { return current[index_of(c)]->free_list; }
+  bool has_had_spans(ClassId c) const {
+    return (cache->current_classes[index_of(c) / 64] >> index_of(c) % 64 & 1) != 0;
+  }
+  void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
+  /// The caller's free would have taken the short path if the thread had a map.
+  void miss_map() {
+    if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
+    ++misses;
+    if (misses == State::kMissesForMap) map = &pages->make_map(*cache);
+  }
+
  private:
   // Where a miss goes. The argument comes first: it is in that register
   // already, so no path moves it.
@@ -177,45 +202,13 @@ class ThreadCache : public ThreadState<Config> {
   static void* as_block(const Span& large, ClassId c);
   void free_into_others(SpanRef span, SpanWord word, Block* block);
   static void deallocate_own(void* p, ThreadCache& self, SpanRef span);
-  /// The caller's free would have taken the short path if the thread had a map.
-  void miss_map() {
-    if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
-    ++misses;
-    if (misses == State::kMissesForMap) map = &pages->make_map(*cache);
-  }
   static void look_after(void* p, ThreadCache& self);
   void collect_own(SpanRef span);
   void look_at_current(SpanRef span);
   void collect_used_up(SpanRef span, unsigned place);
   void deallocate_remote(SpanRef span, SpanWord word, void* p);
-  bool batched(SpanRef span, SpanWord word, Block* block);
-  void add_to_batch(RemoteBatch& batch, SpanRef span, SpanWord word, Block* block);
-  void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
-  static void check_batch(SpanRef span, const RemoteBatch& batch, std::uint32_t count);
-  /// Frees the batch's blocks to their span, which another thread owns.
-  void flush_batch(RemoteBatch& batch);
-  void flush_all_batches() {
-    if (cache->batches.holding != 0) flush_batches();
-  }
-  void flush_batches();
-  /// Slow paths call it, so that blocks do not stay in a batch for ever.
   void flush_one_batch() {
-    if (cache != nullptr && SPANALLOC_UNLIKELY(cache->batches.holding != 0)) flush_next_batch();
-  }
-  void flush_next_batch();
-  SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) {
-    os::fatal("double free of", p);
-  }
-  /// The address lies in the arena, inside a block, in free memory or in memory that was never
-  /// handed out. The records cannot tell which: that of a slice inside a span of one block says
-  /// what was there before.
-  SPANALLOC_COLD [[noreturn]] static void free_of_no_block(const void* p) {
-    os::fatal("free of a pointer that is not the start of a live block:", p);
-  }
-  /// The block to be freed has a link where the program's first word is:
-  /// almost surely it is on a list.
-  static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
+    if (cache != nullptr) cache->batches.flush_one(*this);
   }
   static void deallocate_suspect(void* p, ThreadCache& self, SpanRef span);
 
@@ -230,14 +223,6 @@ class ThreadCache : public ThreadState<Config> {
     ClassId size_class() const { return span->class_id(); }
   };
   Location locate(const void* p);
-  std::uint64_t offset_in(SpanRef span, const void* p) const {
-    return address_of(p) - address_of(pages->address(span.number));
-  }
-
-  bool is_newest_free(const void* p, const Location& at);
-  /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
-  /// ours. `has_record`: p lies in a slice that has a record.
-  static void deallocate_outside_spans(void* p, ThreadCache& self, bool has_record);
 
   // This thread's cache record, taken if it has none; nullptr: there is none to be had.
   CacheRecord* record_of_thread() {
@@ -249,14 +234,7 @@ class ThreadCache : public ThreadState<Config> {
   static unsigned slices_of_cached(const Span& span) {
     return Classes::kTable[span.shown_class.load_relaxed()].slices;
   }
-  unsigned shard() const { return heap->shard_of(cache); }
 
-  /// No span: the class has none.
-  SpanRef current_span(ClassId c) {
-    const SpanNumber number = cache->current[index_of(c)].load_relaxed();
-    return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
-  }
-  Atomic<Block*>& list_of(ClassId c) { return current[index_of(c)]->free_list; }
   static SliceCount slices_for(std::size_t bytes) {
     return {(bytes + kSlice - 1) >> Config::kSliceBits};
   }
@@ -347,10 +325,6 @@ class ThreadCache : public ThreadState<Config> {
            span->purged.load_relaxed() == 0;
   }
   OwnedSpan find_span(ClassId c);
-  bool borrow(ClassId c);
-  bool return_loans();
-  void end_loans();
-  bool is_borrowed(SpanRef span, const Block* block);
   void make_current(ClassId c, SpanRef span);
   template <class F>
   void for_each_current_class(F f);
@@ -370,25 +344,11 @@ class ThreadCache : public ThreadState<Config> {
   void pool_or_tell(SpanRef span, Collected collected);
   void share_current(ClassId c);
   static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
-  bool is_on_list(SpanRef span, const Block* block);
-  [[noreturn]] static void broken_list(const Block* block);
-  [[noreturn]] static void miscounted(const Block* list);
-  [[noreturn]] static void retire_list(Atomic<Block*>& list);
-  void retire_lists(SpanRef span);
-  void retire_if_first(SpanRef span, Block* block);
-  [[noreturn]] void retire_and_report(SpanRef span, Block* block);
-  [[noreturn]] void remotely_freed_twice(SpanRef span, Block* block);
-  template <class Retire>
-  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most,
-                                       Retire&& retire);
-  Block* check_length(SpanRef span, Block* list, const ClassInfo& info, std::uint32_t expected);
 };
 
 }  // namespace spanalloc::standard
 
 #include "engines/standard/thread_cache_allocate.hpp"
 #include "engines/standard/thread_cache_free.hpp"
-#include "engines/standard/thread_cache_loans.hpp"
-#include "engines/standard/thread_cache_misuse.hpp"
 #include "engines/standard/thread_cache_resize.hpp"
 #include "engines/standard/thread_cache_thread.hpp"

@@ -250,7 +250,7 @@ template <class Config>
 SPANALLOC_INLINE Block* ThreadCache<Config>::pop(Atomic<Block*>& list, const ClassInfo& info) {
   Block* block = list.load_relaxed();
   const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) retire_list(list);
+  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) Misuse::retire_list(list);
   list.store_relaxed(block_behind(block, link));
   release_link(block);
   unpoison(block, info.block_size);
@@ -356,7 +356,10 @@ inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
     span->rest.store_release(list);
   } else {
     const ClassInfo& info = Classes::info(span->class_id());
-    link_to(length_of_own_list(list, info, info.blocks, [&] { retire_lists(span); }).last, rest);
+    link_to(Misuse::length_of_own_list(list, info, info.blocks,
+                                       [&] { Misuse::retire_lists(*this, span); })
+                .last,
+            rest);
     span->rest.store_release(list);
   }
 }
@@ -409,7 +412,7 @@ template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::give_back_unused() {
   if (cache == nullptr) return false;
   bool any = count_abandoned(UINT32_MAX, UINT32_MAX);
-  any = return_loans() || any;
+  any = cache->loans.return_all(*this) || any;
   return share_empty_used_up() || any;
 }
 
@@ -505,7 +508,7 @@ SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, Clas
       // It has no link, unless it was freed a second time.
       if (SPANALLOC_UNLIKELY(is_link(block, link_of(block), info.virtual_span))) {
         span->purged.store_release(0);  // they are lost
-        freed_twice(block);
+        Misuse::freed_twice(block);
       }
       if (last != nullptr) {
         link_to(last, block);
@@ -546,7 +549,7 @@ template <class Config>
   if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
   if (const OwnedSpan adopted = protocol.abandoned_to_owned(heap->abandoned_lists(), c, me))
     return adopted;
-  if (borrow(c)) return {};
+  if (cache->loans.borrow(*this, c)) return {};
   if (const FreshSpan fresh = take_span(c)) return heap->begin_owned_life(fresh, c, me);
   if (const OwnedSpan adopted = protocol.abandoned_to_owned(heap->abandoned_lists(), c, me, true))
     return adopted;

@@ -21,6 +21,14 @@ template <class Config>
   return {span, word, in_span, in_span && span->shown.is_block(address_of(p))};
 }
 
+// The block is on no list after all, if the call returns: it is freed like any other.
+template <class Config>
+SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, ThreadCache& self,
+                                                                   SpanRef span) {
+  Misuse::clear_suspect(self, span, static_cast<Block*>(p));
+  deallocate_by_record(p, self);
+}
+
 // Frees a block that the thread's map does not show. First the common case: a span of one block is
 // cached for the next request, whichever thread had it before. (All calls are tail calls, so no
 // register need be saved.)
@@ -93,11 +101,11 @@ template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWord word,
                                                             Block* block) {
   prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
-  const BlockOffset mark = as_block_offset(offset_in(span, block));
-  if (SPANALLOC_UNLIKELY(word.head() == mark)) remotely_freed_twice(span, block);
-  if (looks_free(block)) return deallocate_suspect(block, *this, span);
+  const BlockOffset mark = pages->offset_of(span, block);
+  if (SPANALLOC_UNLIKELY(word.head() == mark)) Misuse::remotely_freed_twice(*this, span, block);
+  if (Misuse::looks_free(block)) return deallocate_suspect(block, *this, span);
   poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
-  if (batched(span, word, block)) return;
+  if (cache->batches.add(*this, span, word, block)) return;
   if (word.state() == SpanState::kOwned &&
       SPANALLOC_LIKELY(free_into_owned(span->word, word, mark, [&](BlockOffset list) {
         link_to(block,
@@ -115,7 +123,7 @@ template <class Config>
                                                                         ThreadCache& self) {
   if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
   const Location at = self.locate(p);
-  if (SPANALLOC_UNLIKELY(!at.is_block)) return deallocate_outside_spans(p, self, at.has_record());
+  if (SPANALLOC_UNLIKELY(!at.is_block)) return Misuse::free_outside_spans(p, self, at.has_record());
   if (self.is_mine(at.word)) return deallocate_own(p, self, at.span);
   self.deallocate_remote(at.span, at.word, p);
 }
@@ -125,7 +133,7 @@ template <class Config>
                                                                   SpanRef span) {
   auto* block = static_cast<Block*>(p);
   Block* list = span->free_list.load_relaxed();
-  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block))
+  if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
     return deallocate_suspect(p, self, span);
   self.miss_map();
   self.pages->show_in_map(*self.map, span, *span.record);
@@ -141,9 +149,7 @@ template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::look_after(void* p, ThreadCache& self) {
   // Another thread may have claimed the span meanwhile. The record stays readable, and tells.
   const SpanRef span = self.pages->span_of(self.pages->any_slice_at(address_of(p)));
-  RemoteBatch& batch = self.cache->batches.of(span.number);
-  if (batch.holds(span.number) && batch.left.load_relaxed() == 0) return self.flush_batch(batch);
-  self.collect_own(span);
+  if (!self.cache->batches.flush_if_full(self, span)) self.collect_own(span);
 }
 
 template <class Config>
@@ -223,11 +229,11 @@ SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanW
   Block* block = static_cast<Block*>(p);
   prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
   // The word is good enough to report misuse; the protocol looks again.
-  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) free_of_no_block(p);
-  if (SPANALLOC_UNLIKELY(word.head() == as_block_offset(offset_in(span, p))))
-    remotely_freed_twice(span, block);
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) Misuse::free_of_no_block(p);
+  if (SPANALLOC_UNLIKELY(word.head() == pages->offset_of(span, p)))
+    Misuse::remotely_freed_twice(*this, span, block);
   // (The only block of a span has no link, and its page may never have been touched.)
-  if (span->class_id() < Classes::kFirstLarge && looks_free(block)) {
+  if (span->class_id() < Classes::kFirstLarge && Misuse::looks_free(block)) {
     return deallocate_suspect(p, *this, span);
   }
   if constexpr (kPoisons) poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
@@ -241,108 +247,10 @@ SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanW
     }
   }
   // A thread without a cache record has no exit hook to flush a batch, so it never has one.
-  if (cache != nullptr && word.owner() != kNobody && heap->has(span) && batched(span, word, block))
+  if (cache != nullptr && word.owner() != kNobody && heap->has(span) &&
+      cache->batches.add(*this, span, word, block))
     return;
   free_to_span(span, block, block, 1);
-}
-
-// Takes the second block in a row of a span, as far as its batch remembers, and those that follow.
-// False: it is the first one, which the caller frees to the span.
-template <class Config>
-SPANALLOC_INLINE bool ThreadCache<Config>::batched(SpanRef span, SpanWord word, Block* block) {
-  if (RemoteBatch& batch = cache->batches.of(span.number); batch.number == span.number) {
-    add_to_batch(batch, span, word, block);
-    return true;
-  }
-  RemoteBatch& batch = cache->batches.take_turn(span.number);
-  if (SPANALLOC_UNLIKELY(batch.quota != 0)) flush_batch(batch);
-  batch.number = span.number;
-  return false;
-}
-
-// A batch is flushed when it holds all blocks that are still out, as far as that is known when it
-// begins (so the span's last free is noticed); when it is long enough; when another span needs its
-// place; and, in turn with the others, by this thread's next misses, its trim and its end.
-template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::add_to_batch(RemoteBatch& batch, SpanRef span,
-                                                                SpanWord word, Block* block) {
-  SPANALLOC_ASSERT(batch.number == span.number && cache != nullptr);
-  if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
-    // The batch is not in the map any more, or the block was carved after the batch had begun.
-    Block* newest = batch.free_list.load_relaxed();
-    if (SPANALLOC_UNLIKELY(newest == block)) retire_and_report(span, block);
-    RemoteBatch* const the_batch = &batch;
-    const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
-    batch.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());
-    miss_map();
-    pages->show_in_map(*map, span, batch);
-    if (full) flush_batch(batch);
-    return;
-  }
-  // (Hints, as `word` is. Into an owned span others may free whatever its owner does.)
-  const std::uint32_t uncollected = word.state() == SpanState::kShared ? span->uncollected() : 0;
-  const std::uint32_t out = word.outstanding() > uncollected ? word.outstanding() - uncollected : 0;
-  const std::size_t size = Classes::info(span->class_id()).block_size;
-  auto most = static_cast<std::uint32_t>(min_of(out, Config::kMaxBatch));
-  // The more threads there are, the less each may batch, because each may then wait for long.
-  const std::size_t threads = heap->live_caches.load_relaxed();
-  if (SPANALLOC_UNLIKELY((cache->batches.bytes + most * size) * threads > Config::kBatchBytes)) {
-    flush_next_batch();
-    const std::size_t part = Config::kBatchBytes / threads;
-    most = static_cast<std::uint32_t>(
-        min_of(most, (part - min_of(cache->batches.bytes, part)) / size));
-  }
-  if (most <= 1) return free_to_span(span, block, block, 1);
-  link_to(block, no_block());
-  batch.blocks.set(span->shown);
-  batch.free_list.store_relaxed(block);
-  batch.oldest = block;
-  batch.left.store_relaxed(most - 1);
-  cache->batches.begin(batch, most, size);
-  pages->show_in_map(*map, span, batch);
-}
-
-// From its newest block to its oldest a batch has as many blocks as it has counted. The links of
-// a block freed twice lead in a circle, or past blocks that nobody would find again, which the
-// span would count as free.
-template <class Config>
-inline void ThreadCache<Config>::check_batch(SpanRef span, const RemoteBatch& batch,
-                                             std::uint32_t count) {
-  const std::size_t most = Classes::info(span->class_id()).virtual_span;
-  Block* block = batch.free_list.load_relaxed();
-  std::uint32_t behind = count - 1;
-  for (; block != batch.oldest && behind != 0; --behind) {
-    const std::uint64_t link = link_of(block);
-    if (SPANALLOC_UNLIKELY(!leads_to_block(link, most))) broken_list(block);
-    block = block_behind(block, link);
-  }
-  if (SPANALLOC_UNLIKELY(block != batch.oldest || behind != 0))
-    miscounted(batch.free_list.load_relaxed());
-}
-
-template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::flush_batch(RemoteBatch& batch) {
-  const std::uint32_t count = batch.count();
-  SPANALLOC_ASSERT(count != 0 && cache->batches.holding != 0);
-  const SpanRef span = pages->span(batch.number);
-  cache->batches.end(batch, Classes::info(span->class_id()).block_size);
-  pages->hide_in_map(*map, span, batch);
-  check_batch(span, batch, count);  // a damaged one is in no place any more
-  free_to_span(span, batch.free_list.load_relaxed(), batch.oldest, count);
-}
-
-template <class Config>
-SPANALLOC_COLD inline void ThreadCache<Config>::flush_batches() {
-  for (RemoteBatch& batch : cache->batches.batches) {
-    if (batch.quota != 0) flush_batch(batch);
-  }
-}
-
-template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::flush_next_batch() {
-  RemoteBatches& batches = cache->batches;
-  RemoteBatch& batch = batches.batches[batches.next++ % RemoteBatches::kBatches];
-  if (batch.quota != 0) flush_batch(batch);
 }
 
 // (The only block of a span has no link, because its page may never have been touched.)
@@ -351,7 +259,7 @@ template <class Config>
                                                                 Block* oldest,
                                                                 std::uint32_t count) {
   const Inside inside(*this);  // before the span can be claimed
-  const BlockOffset mark = as_block_offset(offset_in(span, newest));
+  const BlockOffset mark = pages->offset_of(span, newest);
   const bool has_list = !Classes::has_one_block(span->class_id());
   const auto link = [&](BlockOffset list) {
     if (!has_list) return;
@@ -359,7 +267,7 @@ template <class Config>
   };
   switch (heap->protocol().free_remote(span, mark, count, link)) {
     case Freed::kRefused:
-      return freed_twice(newest);
+      return Misuse::freed_twice(newest);
     case Freed::kEmptied: {
       // The record names the span's heap until somebody takes the span out of that heap's pool.
       // (Not shard(): it is this heap's.)

@@ -17,8 +17,9 @@ SPANALLOC_INLINE typename ThreadCache<Config>::Location ThreadCache<Config>::loc
     os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
   const auto* block = static_cast<const Block*>(p);
-  const bool suspect = at.size_class() < Classes::kFirstLarge && looks_free(block);
-  if (SPANALLOC_UNLIKELY((suspect && is_on_list(at.span, block)) || is_newest_free(p, at))) {
+  const bool suspect = at.size_class() < Classes::kFirstLarge && Misuse::looks_free(block);
+  if (SPANALLOC_UNLIKELY((suspect && Misuse::is_on_list(*this, at.span, block)) ||
+                         Misuse::is_newest_free(*this, at.span, at.word, p))) {
     os::fatal("size asked of memory that is free:", p);
   }
   return at;

@@ -17,7 +17,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::attach() {
 
 template <class Config>
 inline bool ThreadCache<Config>::adopt(CacheRecord* fresh) {
-  SPANALLOC_ASSERT(cache == nullptr && fresh->batches.holding == 0 && fresh->loans.are_none() &&
+  SPANALLOC_ASSERT(cache == nullptr && fresh->batches.are_empty() && fresh->loans.are_none() &&
                    pages->is_mine(fresh->number));
   owned_identity = SpanWord::identity_of(fresh->number, SpanState::kOwned);
   map = &pages->map_of(*fresh);
@@ -48,8 +48,8 @@ inline void ThreadCache<Config>::detach() {
   // and is still busy with it.
   const void* outer = inside_without_cache.load_relaxed();
   inside_without_cache.store_relaxed(pages);
-  flush_all_batches();
-  if (SPANALLOC_UNLIKELY(!cache->loans.are_none())) end_loans();
+  cache->batches.flush_all(*this);
+  if (SPANALLOC_UNLIKELY(!cache->loans.are_none())) cache->loans.end_all(*this);
   const CacheNumber new_owner = heap->abandoned_lists().home_of(cache->number);
   for_each_current_class([&](ClassId c) {
     if (is_used_up(c)) leave_current_and_share(c);
@@ -160,8 +160,8 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   Block* const rest = span->rest.load_relaxed();
   const auto last_of = [&](Block* first) -> Block* {
     if (is_end(first)) return nullptr;
-    const ListLength length =
-        length_of_own_list(first, info, info.blocks - count, [&] { retire_lists(span); });
+    const ListLength length = Misuse::length_of_own_list(
+        first, info, info.blocks - count, [&] { Misuse::retire_lists(*this, span); });
     count += length.blocks;
     return length.last;
   };
@@ -172,13 +172,13 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   const SpanWord word{span->word.load_acquire()};
   Block* last_of_remotes = nullptr;
   if (SPANALLOC_UNLIKELY(word.head() != BlockOffset::kNone)) {
-    last_of_remotes = check_length(span, pages->block_at_offset(span, word.head()), info,
-                                   info.blocks - word.outstanding());
+    last_of_remotes = Misuse::check_length(*this, span, pages->block_at_offset(span, word.head()),
+                                           info.blocks - word.outstanding());
   }
   const bool joined = last != nullptr && (last == last_of_rest || last == last_of_remotes);
   if (joined || (last_of_rest != nullptr && last_of_rest == last_of_remotes)) {
-    retire_lists(span);
-    freed_twice(joined ? last : last_of_rest);
+    Misuse::retire_lists(*this, span);
+    Misuse::freed_twice(joined ? last : last_of_rest);
   }
   SPANALLOC_ASSERT(count <= info.blocks);
   if (last_of_rest != nullptr) {
@@ -248,8 +248,8 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::trim() {
   // To count them with
   if (cache == nullptr && heap->has_uncounted_abandoned()) record_of_thread();
   if (cache != nullptr) {
-    flush_all_batches();
-    return_loans();
+    cache->batches.flush_all(*this);
+    cache->loans.return_all(*this);
     heap->put_in_pool(heap->protocol().collect_delayed(cache->number), shard());
     // Shared, the thread's spans serve it as well, and their free pages can be purged.
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) share_current(ClassId{c});

@@ -71,9 +71,6 @@ constexpr std::array<std::uint64_t, SizeClasses<Config>::kSmallClasses> make_lin
 template <class Config>
 inline constexpr auto kNoLinkBits = make_link_masks<Config>();
 
-/// Stands for the current span where a class has none: it has no block. Never written.
-inline constinit FreeTarget kNoTarget{.free_list = Atomic<Block*>{no_block()}};
-
 /// Entry 0 of `current` belongs to no class: it serves requests of size 0, and never holds a block.
 template <class Config>
 struct ThreadState {

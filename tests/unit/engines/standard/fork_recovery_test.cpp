@@ -354,7 +354,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   // Neighbours on the delayed list, the middle one with one block left to free.
   for (const std::size_t span : {std::size_t{3}, std::size_t{2}, std::size_t{1}}) free_one(span);
   while (spans[2].size() > 1) free_one(2);
-  for (unsigned i = 0; i < standard::RemoteBatches::kBatches; ++i)
+  for (unsigned i = 0; i < standard::RemoteBatches<Standard>::kBatches; ++i)
     E::deallocate(E::allocate(2 * kMiB));  // gives runs back
   step = 2;
   wait_for(3);
