@@ -31,6 +31,7 @@
 #include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "os/os.hpp"
+#include "pages/config.hpp"
 #include "pages/huge_page_advice.hpp"
 #include "pages/page_calls.hpp"
 
@@ -56,10 +57,8 @@ template <unsigned kSliceBits, HugePages kHugePages, std::size_t kMaxStep, unsig
 class AddressRange {
  public:
   static constexpr std::size_t kSlice = std::size_t{1} << kSliceBits;
-  static constexpr unsigned kMinBits = 30;
+  static constexpr unsigned kMinBits = PagesConfig::kMinBits;
   static constexpr unsigned kMaxBits = kClaim == Claim::kPlace ? 44 : 45;
-  /// When there is no limit, but a reservation of every size was refused.
-  static constexpr unsigned kUnreservedBits = 36;
 
   /// Claims the range, `alignment` bytes aligned. False when no place was found.
   SPANALLOC_COLD bool start(std::size_t alignment) {
@@ -70,8 +69,9 @@ class AddressRange {
     if constexpr (kClaim == Claim::kPlace) return place(alignment, cap) || reserve(alignment, cap);
     const std::size_t limit = os::address_space_limit();
     if (limit == SIZE_MAX && reserve(alignment, cap)) return true;
-    const std::size_t bits =
-        limit == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(limit) + kLimitSlackBits);
+    const std::size_t bits = limit == SIZE_MAX
+                                 ? PagesConfig::kUnreservedBits
+                                 : max_of(kMinBits, log2_ceil(limit) + kLimitSlackBits);
     return place(alignment, static_cast<unsigned>(min_of(cap, bits)));
   }
   bool started() const { return base_.load_relaxed() != 0; }
@@ -87,32 +87,26 @@ class AddressRange {
   std::size_t opened_bytes() const { return (opened() - skipped()) * kSlice; }
   std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kSlice : opened_bytes(); }
 
-  enum class OpenResult { kOpened, kRefused, kSkipped };
-
   /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of
-  /// them: call it again for the rest. kSkipped: nothing was opened, for a mapping lay at slice
+  /// them: call it again for the rest. kTaken: nothing was opened, for a mapping lay at slice
   /// opened(). Now opened() is behind it, or behind a part of it; skipped slices are not ours.
-  SPANALLOC_COLD OpenResult open_up_to(std::size_t end) {
+  SPANALLOC_COLD os::Placed open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
-    if (end > capacity_) return OpenResult::kRefused;
+    if (end > capacity_) return os::Placed::kRefused;
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
-    // Under a limit, memory opened ahead is missing for everything else, too.
-    const bool limited = limited_ || os::has_memory_limit();
-    const std::size_t largest = !reserved_ && limited ? kMaxStep / 16 : kMaxStep;
+    const bool limited = !reserved_ && (limited_ || os::has_memory_limit());
+    const std::size_t largest = limited ? kMaxStep / PagesConfig::kStepPartUnderLimit : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kSliceBits, 1));
     if (step > needed && !is_locked()) {
       const os::Placed placed = try_open(step);
-      if (placed == os::Placed::kYes) return OpenResult::kOpened;
+      if (placed == os::Placed::kYes) return placed;
       if (placed == os::Placed::kRefused) refused_step_ = step;
     }
     for (std::size_t part = needed; part != 0; part /= 2) {
       const os::Placed placed = try_open(part);
-      if (placed == os::Placed::kYes) return OpenResult::kOpened;
       // Memory is short, but may be granted later. Then the first step opens just what is needed.
-      if (placed == os::Placed::kRefused) {
-        step_ = 1;
-        return OpenResult::kRefused;
-      }
+      if (placed == os::Placed::kRefused) step_ = 1;
+      if (placed != os::Placed::kTaken) return placed;
     }
     return skip();
   }
@@ -152,15 +146,10 @@ class AddressRange {
     Calls::release(static_cast<char*>(address(first)) + page, bytes - 2 * page);
   }
   os::Placed recommit(std::size_t first, std::size_t count) {
-    const std::size_t bytes = count * kSlice;
-    os::Placed placed = os::Placed::kYes;
-    if (!reserved_) {
-      placed = Calls::open_at(address(first), bytes);
-    } else if (!Calls::open(address(first), bytes)) {
-      placed = os::Placed::kRefused;
-    }
-    if (placed == os::Placed::kYes) advise(address(first), bytes);
-    return placed;
+    if (!reserved_) return map_anew(first, count);
+    const bool opened = Calls::open(address(first), count * kSlice);
+    if (opened) advise(address(first), count * kSlice);
+    return opened ? os::Placed::kYes : os::Placed::kRefused;
   }
 
   /// Maps fresh pages, which are zero, where nothing is mapped any more because the owner has moved
@@ -255,7 +244,7 @@ class AddressRange {
   // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44
   // bytes from the first window ends below a third of the address space. Kernels with 39-bit
   // addresses have the last.
-  static constexpr PlaceWindow kWindows[] = {
+  static constexpr Interval kWindows[] = {
       {5 * kTiB, 25 * kTiB}, {44 * kTiB, 60 * kTiB}, {32 * kGiB, 128 * kGiB}};
 
   SPANALLOC_COLD bool place(std::size_t alignment, unsigned bits) {
@@ -279,18 +268,18 @@ class AddressRange {
   }
 
   // Skips no more than the mapping covers, rounded up to slices.
-  SPANALLOC_COLD OpenResult skip() {
+  SPANALLOC_COLD os::Placed skip() {
     const std::size_t behind = capacity_ - 1 - opened();
     const std::size_t slices =
         steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
-    if (slices == 0) return OpenResult::kRefused;  // nothing is behind it
+    if (slices == 0) return os::Placed::kRefused;  // nothing is behind it
     leave_out(slices);
     guarded_ = false;
-    return OpenResult::kSkipped;
+    return os::Placed::kTaken;
   }
   void leave_out(std::size_t slices) {
     skipped_.store_relaxed(skipped_.load_relaxed() + slices);
-    note_skip(opened(), slices);
+    note_skip(opened(), opened() + slices);
     // Release: a fork's child that finds the range behind them finds them skipped.
     opened_.store_release(opened_.load_relaxed() + slices);
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
@@ -314,7 +303,7 @@ class AddressRange {
     if (const os::Placed placed = place_guards(); placed != os::Placed::kYes) return placed;
     // A mapping that is not charged is granted at any size: ask what a charged one of this size
     // would be told. Not while memory is locked: then the question itself would take the memory.
-    if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes))
+    if (bytes >= PagesConfig::kAskFirst && !is_locked() && !Calls::would_grant(bytes))
       return os::Placed::kRefused;
     if (!reserved_) {
       // The guard at the start becomes memory; the last page that is mapped becomes the new guard.
@@ -348,22 +337,12 @@ class AddressRange {
     return Calls::open(start, bytes);
   }
 
-  static constexpr std::size_t kAskFirst = kGiB;
-
-  // Slices that are not ours. If there are more than kMaxSkips pieces, the last one takes in all
+  // Slices that are not ours. If there are more than kMostSkips pieces, the last one takes in all
   // that lies between: then destroy() leaves too much mapped, but never unmaps a foreign mapping.
-  struct Piece {
-    std::size_t first = 0;
-    std::size_t end = 0;
-  };
-  static constexpr unsigned kMaxSkips = 8;
-
-  void note_skip(std::size_t first, std::size_t count) {
-    if (skips_ != 0 && (skip_[skips_ - 1].end == first || skips_ == kMaxSkips)) {
-      skip_[skips_ - 1].end = first + count;
-      return;
-    }
-    skip_[skips_++] = {first, first + count};
+  void note_skip(std::size_t first, std::size_t end) {
+    if (skips_ == 0 || (skip_[skips_ - 1].end != first && skips_ != PagesConfig::kMostSkips))
+      skip_[skips_++].first = first;
+    skip_[skips_ - 1].end = end;
   }
 
   // Whole slices in a row are released with one call; then the guards.
@@ -418,7 +397,7 @@ class AddressRange {
   Atomic<std::size_t> skipped_{0};
   bool guarded_ = false;  // reserved, or guard pages stand before and at opened()
   unsigned skips_ = 0;
-  Piece skip_[kMaxSkips];  // ascending
+  Interval skip_[PagesConfig::kMostSkips];  // slices that are not ours, ascending
 };
 
 }  // namespace spanalloc

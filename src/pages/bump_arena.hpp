@@ -15,6 +15,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "pages/address_range.hpp"
+#include "pages/config.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc {
@@ -51,9 +52,9 @@ class BumpArena {
       if (end > range_.capacity()) return 0;
       if (end > range_.opened()) {
         const std::size_t open = range_.opened();
-        const auto result = range_.open_up_to(end);
-        if (result == Range::OpenResult::kRefused) return 0;
-        if (result == Range::OpenResult::kSkipped) {
+        const os::Placed opened = range_.open_up_to(end);
+        if (opened == os::Placed::kRefused) return 0;
+        if (opened == os::Placed::kTaken) {
           keep_gap(next_, open);
           next_ = range_.opened();  // behind a foreign mapping
         }
@@ -114,17 +115,13 @@ class BumpArena {
     }
   }
 
-  // Pieces of gaps that are kept of each order; others are lost (only address space:
-  // they were never in use).
-  static constexpr unsigned kKeptPerOrder = 8;
-
   // Cuts [from, to) into naturally aligned pieces, for smaller requests.
   void keep_gap(std::size_t from, std::size_t to) {
     while (from < to) {
       unsigned order = from == 0 ? 0 : static_cast<unsigned>(std::countr_zero(from));
       if (order > kMaxOrder) order = kMaxOrder;
       while (from + (std::size_t{1} << order) > to) --order;
-      if (kept_count_[order] < kKeptPerOrder) {
+      if (kept_count_[order] < PagesConfig::kKeptPerOrder) {
         kept_[order][kept_count_[order]++] = static_cast<std::uint32_t>(from);
       } else {
         lost_ += std::size_t{1} << order;
@@ -152,7 +149,7 @@ class BumpArena {
   std::size_t next_ = 0;
   std::size_t lost_ = 0;  // beside what the range has skipped
   std::uint8_t kept_count_[kMaxOrder + 1] = {};
-  std::uint32_t kept_[kMaxOrder + 1][kKeptPerOrder] = {};
+  std::uint32_t kept_[kMaxOrder + 1][PagesConfig::kKeptPerOrder] = {};
 };
 
 }  // namespace spanalloc

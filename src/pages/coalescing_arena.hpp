@@ -226,7 +226,7 @@ class CoalescingArena {
     for (;;) {
       const std::size_t behind = manager_.free_tail();
       if (first + old + behind != limit()) return false;
-      if (behind >= count - old) return manager_.grow(first, count).done;
+      if (behind >= count - old) return static_cast<bool>(manager_.grow(first, count));
       if (!open_more(count - old, 1, before_use, count)) return false;  // true: maybe a part
     }
   }
@@ -593,7 +593,7 @@ class CoalescingArena {
       if (!has_space_behind(count, alignment)) return false;
       const auto opened = range_.open_up_to(max_of(start + count, old_end + 1));
       if (const std::size_t ahead = range_.take_refused_step()) look_for_limit_that_refused(ahead);
-      if (opened == Range::OpenResult::kRefused) {
+      if (opened == os::Placed::kRefused) {
         // A refusal of more than could ever be granted shows no limit.
         if (count <= old_end + kReasonable) look_for_limit_that_refused(count);
         return false;

@@ -43,7 +43,7 @@ struct TablePlace {
   std::uintptr_t address = 0;
   std::size_t mapped = 0;
 
-  static std::size_t ahead() { return os::has_memory_limit() ? 0 : kMiB; }
+  static std::size_t ahead() { return os::has_memory_limit() ? 0 : PagesConfig::kTableAhead; }
 };
 
 /// Places tables at a random place with room for all. Not thread-safe.
@@ -93,7 +93,7 @@ class TableRegion {
   static constexpr std::size_t kShifts = 6;
   // Below and above the arenas' windows (address_range.hpp). Kernels with 39-bit
   // addresses have the last.
-  static constexpr PlaceWindow kWindows[] = {
+  static constexpr Interval kWindows[] = {
       {1 * kTiB, 4 * kTiB}, {60 * kTiB, 80 * kTiB}, {256 * kGiB, 384 * kGiB}};
 
   std::uintptr_t small_ = 0;  // where the next small table begins
@@ -133,13 +133,10 @@ class GuardedTable {
   TableReach open_up_to(std::size_t from, std::size_t needed, bool sparing) {
     SPANALLOC_ASSERT(from <= needed && needed <= capacity_);
     while (open_ < needed) {
-      // Steps of 64 KiB keep system calls few. A refused step is tried again
-      // with exactly what is needed.
+      // A refused step is tried again with exactly what is needed.
       const std::size_t exact = align_up(needed, os::page_size());
-      const std::size_t step = min_of(align_up(needed, 64 * kKiB), capacity_);
-      Opened opened = sparing ? Opened::kRefused : open_next(step);
-      if (opened == Opened::kRefused) opened = open_next(exact);
-      if (opened == Opened::kRefused) return reach(from, open_);
+      const std::size_t step = min_of(align_up(needed, PagesConfig::kTableStep), capacity_);
+      if ((sparing || !open_next(step)) && !open_next(exact)) return reach(from, open_);
     }
     return reach(from, needed);
   }
@@ -195,26 +192,19 @@ class GuardedTable {
     base_.store_release(base);
   }
 
-  enum class Opened { kYes, kRefused, kGap };
-  struct Gap {
-    std::size_t first = 0;
-    std::size_t end = 0;
-  };
-  static constexpr unsigned kMaxGaps = 16;
-
   TableReach reach(std::size_t from, std::size_t needed) const {
     for (unsigned i = 0; i < gaps_.load_relaxed(); ++i) {
-      const Gap& gap = gap_[i];
+      const Interval& gap = gap_[i];
       if (gap.end > from && gap.first < needed) return {max_of(gap.first, from), gap.end};
     }
     return {needed, needed};
   }
 
-  // One step towards `target`, or a part of it, up to a foreign mapping. The guard
-  // behind it is mapped first.
-  SPANALLOC_COLD Opened open_next(std::size_t target) {
+  // One step towards `target`, or a part of it, up to a foreign mapping, or over that. The guard
+  // behind it is mapped first. False: refused.
+  SPANALLOC_COLD bool open_next(std::size_t target) {
     const std::size_t page = os::page_size();
-    if (mapped_ == 0 && !take_place_again()) return Opened::kRefused;
+    if (mapped_ == 0 && !take_place_again()) return false;
     if (SPANALLOC_UNLIKELY(mapping_ > mapped_)) take_what_was_being_mapped();
     if (target + page > mapped_) {
       const std::size_t exact = target + page - mapped_;
@@ -224,14 +214,14 @@ class GuardedTable {
         const os::Placed placed = Calls::reserve_at(base() + mapped_, bytes);
         if (placed == os::Placed::kYes) break;
         store_in_order(mapping_, 0);
-        if (placed == os::Placed::kRefused && bytes <= exact) return Opened::kRefused;
+        if (placed == os::Placed::kRefused && bytes <= exact) return false;
         if (placed == os::Placed::kTaken && bytes == page) return step_over();
         if (placed == os::Placed::kRefused) bytes = exact;
         if (placed == os::Placed::kTaken) bytes = align_up(bytes / 2, page);
       }
       store_in_order(mapped_, mapped_ + bytes);
     }
-    return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
+    return open_to(min_of(target, mapped_ - page));
   }
   // Continues what a vanished thread was mapping, page by page. A page that cannot be read is what
   // it has mapped (or nothing was there: it is mapped now). A page that can be read is a foreign
@@ -261,25 +251,23 @@ class GuardedTable {
     return true;
   }
   // A foreign mapping begins where ours ends, at mapped_: finds its end, and continues there.
-  SPANALLOC_COLD Opened step_over() {
+  SPANALLOC_COLD bool step_over() {
     const std::size_t page = os::page_size();
     const std::size_t first = mapped_ - page;  // our guard
-    if (open_ < first && !open_to(first)) return Opened::kRefused;
     const unsigned gaps = gaps_.load_relaxed();
-    if (gaps == kMaxGaps) return Opened::kRefused;
+    if ((open_ < first && !open_to(first)) || gaps == PagesConfig::kMostTableGaps) return false;
     const std::size_t pages =
         steps_in_the_way<Calls>(address_of(base()) + mapped_, page, (capacity_ - first) / page);
-    if (pages == 0) return Opened::kRefused;
     // A guard before what follows, and one behind it.
     const std::size_t end = mapped_ + pages * page;
-    if (end >= capacity_ || Calls::reserve_at(base() + end - page, 2 * page) != os::Placed::kYes) {
-      return Opened::kRefused;
-    }
+    if (pages == 0 || end >= capacity_ ||
+        Calls::reserve_at(base() + end - page, 2 * page) != os::Placed::kYes)
+      return false;
     gap_[gaps] = {first, end};
     gaps_.store_release(gaps + 1);
     open_ = end;
     mapped_ = end + page;
-    return Opened::kGap;
+    return true;
   }
 
   // Invariants: open_ + page <= mapped_ <= capacity_ + page, or open_ = mapped_ = 0 (the place is
@@ -291,7 +279,7 @@ class GuardedTable {
   // If more than mapped_: somebody is mapping up to here, or was when a fork made this copy.
   std::size_t mapping_ = 0;
   Atomic<unsigned> gaps_{0};
-  Gap gap_[kMaxGaps];  // ascending
+  Interval gap_[PagesConfig::kMostTableGaps];  // ascending
 };
 
 }  // namespace spanalloc

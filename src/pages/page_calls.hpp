@@ -7,44 +7,31 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/os.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc {
 
 /// Tests replace this to make calls fail.
 struct PageCalls {
-  static void* reserve(std::size_t bytes, std::size_t alignment) {
-    return os::reserve(bytes, alignment);
-  }
-  static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
-  static os::Placed open_at(void* address, std::size_t bytes) {
-    return os::open_at(address, bytes);
-  }
-  static bool close(void* address, std::size_t bytes) { return os::close(address, bytes); }
-  static os::Placed reserve_at(void* address, std::size_t bytes) {
-    return os::reserve_at(address, bytes);
-  }
-  static bool release(void* address, std::size_t bytes) { return os::release(address, bytes); }
-  static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
-  static void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
-    return os::remap(address, old_bytes, new_bytes);
-  }
-  static void prefer_huge_pages(void* address, std::size_t bytes) {
-    os::prefer_huge_pages(address, bytes);
-  }
-  static void forbid_huge_pages(void* address, std::size_t bytes) {
-    os::forbid_huge_pages(address, bytes);
-  }
-  static bool can_be_read(const std::uint32_t* word) { return os::can_be_read(word); }
-  static std::size_t resident_pages(void* address, std::size_t bytes) {
-    return os::resident_pages(address, bytes);
-  }
-  static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
+  static constexpr auto& reserve = os::reserve;
+  static constexpr auto& open = os::open;
+  static constexpr auto& open_at = os::open_at;
+  static constexpr auto& close = os::close;
+  static constexpr auto& reserve_at = os::reserve_at;
+  static constexpr auto& release = os::release;
+  static constexpr auto& purge = os::purge;
+  static constexpr auto& remap = os::remap;
+  static constexpr auto& prefer_huge_pages = os::prefer_huge_pages;
+  static constexpr auto& forbid_huge_pages = os::forbid_huge_pages;
+  static constexpr auto& can_be_read = os::can_be_read;
+  static constexpr auto& resident_pages = os::resident_pages;
+  static constexpr auto& would_grant = os::would_grant;
 };
 
-/// Addresses [first, end) that a place is drawn from.
-struct PlaceWindow {
-  std::uintptr_t first;
-  std::uintptr_t end;
+/// [first, end), in what unit its user says.
+struct Interval {
+  std::size_t first = 0;
+  std::size_t end = 0;
 };
 
 /// Whether nothing is mapped in the page before `address` and the one at it.
@@ -58,16 +45,16 @@ bool is_free_around(std::uintptr_t address) {
 }
 
 /// A random multiple of `alignment` with nothing mapped around it, in the first window that has
-/// one. The kernel and the loader place nothing there by themselves (anything further on is
+/// one. (Windows are addresses.) The kernel and the loader place nothing there by themselves (anything further on is
 /// skipped later). 0: none.
 template <class Calls, std::size_t kCount>
-SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount],
+SPANALLOC_COLD std::uintptr_t random_place(const Interval (&windows)[kCount],
                                            std::size_t alignment) {
 #ifdef __SANITIZE_THREAD__
   return 0;  // thread sanitizer ends a process that maps where it has put nothing
 #endif
-  for (const PlaceWindow& window : windows) {
-    for (unsigned attempt = 0; attempt < 16; ++attempt) {
+  for (const Interval& window : windows) {
+    for (unsigned attempt = 0; attempt < PagesConfig::kDraws; ++attempt) {
       const std::uintptr_t drawn = window.first + os::random_bits() % (window.end - window.first);
       const std::uintptr_t place = align_down(drawn, alignment);
       if (place >= window.first && is_free_around<Calls>(place)) return place;

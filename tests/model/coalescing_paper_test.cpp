@@ -77,11 +77,7 @@ class PaperRegion {
   Allocation allocate(std::size_t size, std::size_t) { return {manager_.allocate(size), false}; }
   bool free(std::size_t first) { return manager_.free(first); }
   bool extend(std::size_t size) { return manager_.extend(size); }
-  struct Grown {
-    bool done = false;
-    bool zero = false;
-  };
-  Grown grow(std::size_t, std::size_t) { return {}; }
+  Allocation grow(std::size_t, std::size_t) { return {}; }
   bool shrink(std::size_t, std::size_t) { return false; }
   void purge(bool) {}
 

@@ -245,7 +245,7 @@ class ScenarioWorld {
       if (step.units <= block.size) return;
       Operation& op = begin(step, block);
       const auto grown = region_.grow(block.first, step.units);
-      end(op, grown.done);
+      end(op, static_cast<bool>(grown));
       if (!op.done) return;
       books.own({block.end(), step.units - block.size}, self, grown.zero);
       block.size = step.units;

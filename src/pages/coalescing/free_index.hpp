@@ -36,13 +36,14 @@ namespace spanalloc::coalescing {
 template <unsigned kFanBits = 6>
 class FreeIndex {
  public:
-  static constexpr unsigned kLists = 2 * BlockClasses::kCount;
+  static constexpr unsigned kDirtyLists = BlockClasses::kCount;  // the first ones
+  static constexpr unsigned kLists = 2 * kDirtyLists;
   static constexpr std::size_t kNone = SIZE_MAX;
   static constexpr std::size_t kFan = std::size_t{1} << kFanBits;
 
   /// Dirty blocks have lists of their own, because dirty memory is reused first.
   static constexpr unsigned list_of(std::size_t size, bool dirty) {
-    return BlockClasses::of(size) + (dirty ? 0 : BlockClasses::kCount);
+    return BlockClasses::of(size) + (dirty ? 0 : kDirtyLists);
   }
 
   static constexpr unsigned kMaxLevels = 8;
@@ -83,7 +84,7 @@ class FreeIndex {
   /// By the owner of the block, before its header says kFree.
   void insert(unsigned list, std::size_t unit) {
     word(0, list, unit).fetch_or_seq_cst(bit(unit));
-    announce(1, list, unit >> kFanBits);
+    show(list, unit);
   }
 
   /// Makes a block that has been inserted findable again, if a search that was

@@ -47,6 +47,7 @@
 #include "pages/coalescing/metadata_tables.hpp"
 #include "pages/coalescing/static_controller.hpp"
 #include "pages/coalescing/unit_set.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc::coalescing {
 
@@ -57,20 +58,13 @@ struct Allocation {
   explicit operator bool() const { return static_cast<bool>(block); }
 };
 
-/// What a manager needs from its owner.
-template <class E>
-concept ManagerEnvironment = requires(E& environment, Block block) {
-  // Called between two searches for memory that others hold. False: they will never let go of it,
-  // because this is a fork's child, in which they do not exist, and which has not recovered yet.
-  { environment.pause() } -> std::same_as<bool>;
-  // Purges units: their bytes are zero then. False: they keep their bytes.
-  { environment.purge(block) } -> std::same_as<bool>;
-};
-
 /// Thread-safe throughout; never destroyed. attach() gives it its metadata. `kExtraSets`: sets of
-/// units that the owner keeps beside the manager's, see extra_set().
-template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kFanBits = 6,
-          unsigned kExtraSets = 0>
+/// units that the owner keeps beside the manager's, see extra_set(). `Environment`, its owner, has
+///   bool pause()             called between two searches for memory that others hold. False: they
+///                            will never let go of it, for this is a fork's child, in which they do
+///                            not exist, and which has not recovered yet
+///   bool purge(Block block)  purges units: their bytes are zero then. False: they keep their bytes
+template <class Environment, unsigned kShards = 16, unsigned kFanBits = 6, unsigned kExtraSets = 0>
 class CoalescingManager {
  public:
   using Registry = HoldRegistry<kShards>;
@@ -125,6 +119,10 @@ class CoalescingManager {
   /// The first unit at or behind `unit` at a multiple of `alignment` (a power of two).
   std::size_t aligned(std::size_t unit, std::size_t alignment) const {
     return controller_.aligned(unit, alignment);
+  }
+  /// Whether a block has room for `size` units at a multiple of `alignment`.
+  bool fits(Block block, std::size_t size, std::size_t alignment) const {
+    return controller_.fits(block, size, alignment);
   }
 
   /// A set of units for the owner. The manager itself never looks at it.
@@ -183,7 +181,7 @@ class CoalescingManager {
     Guard hold(registry_);
     Claimed taken = controller_.take(size, alignment, Search::kQuick, hold, reuse);
     if (!taken && reuse != Reuse::kDirtyOnly) taken = take_or_prove_absence(size, alignment, hold);
-    return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
+    return taken ? cut_out(taken, size, alignment, reuse, hold) : Allocation{};
   }
   /// For a caller that can get memory elsewhere. No block: there is none, or others hold it, or the
   /// search has not gone far enough. Never waits.
@@ -192,7 +190,7 @@ class CoalescingManager {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
     const Claimed taken = controller_.take(size, alignment, search, hold, reuse);
-    return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
+    return taken ? cut_out(taken, size, alignment, reuse, hold) : Allocation{};
   }
 
   /// Like try_allocate(), from the free block at the range's end, if large enough: what
@@ -201,10 +199,8 @@ class CoalescingManager {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
     const Block last = mapper_.block_before(mapper_.limit());
-    const std::size_t start = controller_.aligned(last.first, alignment);
-    if (!is_free(last) || start >= last.end() || last.end() - start < size) return {};
-    const Claimed taken = controller_.remove(last, hold);
-    return taken ? carve(taken, size, alignment, Reuse::kDirtyFirst, hold) : Allocation{};
+    const Claimed taken = fits(last, size, alignment) ? controller_.remove(last, hold) : Claimed{};
+    return taken ? cut_out(taken, size, alignment, Reuse::kDirtyFirst, hold) : Allocation{};
   }
 
   /// How many units of a block just handed out were dirty.
@@ -233,17 +229,13 @@ class CoalescingManager {
     return true;
   }
 
-  /// Makes the block handed out at `first` `size` units large where it stands. False: its neighbour
-  /// is not free or too small, and nothing has changed.
-  struct Grown {
-    bool done = false;
-    bool zero = true;  ///< every byte that it has gained is known to be zero
-    explicit operator bool() const { return done; }
-  };
-  Grown grow(std::size_t first, std::size_t size) {
+  /// Makes the block handed out at `first` `size` units large where it stands. `zero`: every byte
+  /// that it has gained is known to be zero. No block: its neighbour is not free or too small, and
+  /// nothing has changed.
+  Allocation grow(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
     if (old == 0 || size > capacity_) return {};
-    if (size <= old) return {shrink(first, size)};
+    if (size <= old) return {{first, shrink(first, size) ? size : 0}, true};
     Guard hold(registry_);
     const Block next = mapper_.block_at(first + old);
     if (next.size < size - old) return {};
@@ -253,10 +245,11 @@ class CoalescingManager {
     const Block rest{added.end(), next.size - added.size};
     SPANALLOC_ASSERT(claimed.block == next && added.size + rest.size == next.size);
     const bool zero = !claimed.dirty || !dirty_.any(added);
-    if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
-    mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
+    const Block grown{first, size};
+    if (rest) mapper_.mark(rest, BlockState::kBusy);
+    mapper_.mark(grown, BlockState::kUsed);
     if (rest) publish(rest, claimed.dirty && may_be_dirty(rest), hold);
-    return {true, zero};
+    return {grown, zero};
   }
 
   /// Frees what the block at `first` has beyond `size` units. `zero`: every byte of that is known
@@ -268,8 +261,8 @@ class CoalescingManager {
     const Block tail{first + size, old - size};
     SPANALLOC_ASSERT(size + tail.size == old);
     note_contents(tail, !zero);
-    mapper_.store(tail.first, BlockWord::header(BlockState::kBusy, tail.size));
-    mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
+    mapper_.mark(tail, BlockState::kBusy);
+    mapper_.mark({first, size}, BlockState::kUsed);
     Guard hold(registry_);
     publish(tail, !zero, hold);
     return true;
@@ -280,39 +273,27 @@ class CoalescingManager {
   bool split(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
     if (size == 0 || old <= size) return false;
-    mapper_.store(first + size, BlockWord::header(BlockState::kUsed, old - size));
-    mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
+    mapper_.mark({first + size, old - size}, BlockState::kUsed);
+    mapper_.mark({first, size}, BlockState::kUsed);
     return true;
   }
 
   /// Purges dirty free units, at most `at_most`; with `only_aged` only those that have been free
   /// since before the last age(). Returns how many units became clean.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
-    std::size_t purged = 0;
-    for_dirty_blocks([&](Block block) {
-      purged += purge_block(block, only_aged, at_most - purged);
-      return purged < at_most;
-    });
-    return purged;
+    return purge_lists(0, Index::kDirtyLists, only_aged, at_most);
   }
   /// Like purge(), with the largest blocks first, whatever their age.
   std::size_t purge_largest(std::size_t at_most) {
     std::size_t purged = 0;
-    const unsigned smallest = Index::list_of(1, true);
-    for (unsigned list = Index::list_of(SIZE_MAX, true) + 1;
-         list-- > smallest && purged < at_most;) {
-      if (controller_.index().next_list(list, list + 1) != list) continue;
-      for_dirty_blocks(list, [&](Block block) {
-        purged += purge_block(block, false, at_most - purged);
-        return purged < at_most;
-      });
-    }
+    for (unsigned list = Index::kDirtyLists; list-- > 0 && purged < at_most;)
+      purged += purge_lists(list, list + 1, false, at_most - purged);
     return purged;
   }
   /// Begins a decay epoch. Returns about how many units are dirty and free.
   std::size_t age() {
     std::size_t dirty = 0;
-    for_dirty_blocks([&](Block block) {
+    for_free_blocks(0, Index::kDirtyLists, [&](Block block) {
       // If somebody claims the block meanwhile, some units are purged an epoch too early.
       for (Block run = dirty_.next_run(block, block.first); run;
            run = dirty_.next_run(block, run.end())) {
@@ -328,21 +309,17 @@ class CoalescingManager {
   /// from then on. False: it is published again. For taking memory out of the range for a while.
   template <class Visit>
   SPANALLOC_COLD void take_all(Visit visit) {
-    Index& index = controller_.index();
-    for (unsigned list = 0; (list = index.next_list(list, Index::kLists)) < Index::kLists; ++list) {
+    for_free_blocks(0, Index::kLists, [&](Block block) {
       Guard hold(registry_);
-      for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
-           unit = index.find(list, unit + 1, hold)) {
-        const Claimed claimed = controller_.remove({unit, mapper_.load(unit).size()}, hold);
-        if (!claimed) continue;
-        if (visit(claimed.block)) {
-          mapper_.store(unit, BlockWord::header(BlockState::kUsed, claimed.block.size));
-        } else {
-          publish(claimed.block, claimed.dirty, hold);
-        }
-        hold.end();
+      const Claimed claimed = controller_.remove(block, hold);
+      if (!claimed) return true;
+      if (visit(block)) {
+        mapper_.mark(block, BlockState::kUsed);
+      } else {
+        publish(block, claimed.dirty, hold);
       }
-    }
+      return true;
+    });
   }
 
   /// Calls visit(block, state, dirty) for blocks in address order: not a snapshot. Visits each
@@ -399,9 +376,6 @@ class CoalescingManager {
  private:
   using Guard = Hold<Registry>;
   using Controller = StaticController<WordMapper, Index>;
-  static_assert(BlockController<Controller, Guard>);
-  // At most so many units are searched for dirty ones where the answer need not be exact.
-  static constexpr std::size_t kWorthLooking = 64 * 64;
 
   bool is_possible(std::size_t size, std::size_t alignment) const {
     return size != 0 && size <= capacity_ && is_power_of_two(alignment);
@@ -410,7 +384,7 @@ class CoalescingManager {
   SPANALLOC_COLD bool add_units(Block fresh, BlockState state) {
     if (fresh.size > capacity_ - fresh.first) return false;
     controller_.index().set_limit(fresh.end());
-    mapper_.store(fresh.first, BlockWord::header(state, fresh.size));
+    mapper_.mark(fresh, state);
     mapper_.set_limit(fresh.end());
     return true;
   }
@@ -430,7 +404,7 @@ class CoalescingManager {
       const bool was_free = mapper_.load(whole.end()).is(BlockState::kFree);
       const Block block = forget_block(whole.end());
       if (!was_free && keep(block)) {
-        mapper_.store(block.first, BlockWord::header(BlockState::kUsed, block.size));
+        mapper_.mark(block, BlockState::kUsed);
         kept = block;
       } else {
         whole.size += block.size;
@@ -454,7 +428,7 @@ class CoalescingManager {
       note_contents(block, true);
       controller_.index().forget(unit);
     }
-    mapper_.store(unit, BlockWord::header(BlockState::kBusy, block.size));
+    mapper_.mark(block, BlockState::kBusy);
     return block;
   }
 
@@ -483,12 +457,14 @@ class CoalescingManager {
 
   // By the block's owner. A very large block counts as dirty unseen: the
   // search would not be worth it.
-  bool may_be_dirty(Block block) const { return block.size > kWorthLooking || dirty_.any(block); }
+  bool may_be_dirty(Block block) const {
+    return block.size > PagesConfig::kWorthLooking || dirty_.any(block);
+  }
 
   // Cuts the wanted units out of a claimed block, and publishes what is before and behind them.
   // Writes the new headers before it makes the old block shorter (mapper.hpp, (3)).
-  Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse,
-                   Guard& hold) {
+  Allocation cut_out(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse,
+                     Guard& hold) {
     const Block mine{place_in(taken, size, alignment, reuse), size};
     const Block front{taken.block.first, mine.first - taken.block.first};
     const Block rest{mine.end(), taken.block.end() - mine.end()};
@@ -496,24 +472,24 @@ class CoalescingManager {
     SPANALLOC_ASSERT(front.size + mine.size + rest.size == taken.block.size);  // mapper.hpp, (3)
     SPANALLOC_ASSERT(controller_.aligned(mine.first, alignment) == mine.first);
     const bool zero = !taken.dirty || !dirty_.any(mine);
-    if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
+    if (rest) mapper_.mark(rest, BlockState::kBusy);
     if (front) {
-      mapper_.store(mine.first, BlockWord::header(BlockState::kBusy, mine.size));
-      mapper_.store(front.first, BlockWord::header(BlockState::kBusy, front.size));
+      mapper_.mark(mine, BlockState::kBusy);
+      mapper_.mark(front, BlockState::kBusy);
     }
-    mapper_.store(mine.first, BlockWord::header(BlockState::kUsed, mine.size));
+    mapper_.mark(mine, BlockState::kUsed);
     if (front) publish(front, taken.dirty && may_be_dirty(front), hold);
     if (rest) publish(rest, taken.dirty && may_be_dirty(rest), hold);
     return {mine, zero};
   }
 
-  // Where carve() cuts the wanted units out: at the first fitting unit. But if the block has clean
+  // Where cut_out() cuts the wanted units out: at the first fitting unit. But if the block has clean
   // and dirty units and dirty memory is wanted: at its first dirty units, if these are near enough
   // to look for (64 units a word).
   std::size_t place_in(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse) const {
     const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
     if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
-    const Block near{lowest, min_of(taken.block.end() - lowest, kWorthLooking)};
+    const Block near{lowest, min_of(taken.block.end() - lowest, PagesConfig::kWorthLooking)};
     const std::size_t first_dirty = dirty_.next_unit(near, lowest);
     if (first_dirty == near.end()) return lowest;
     const std::size_t highest = lowest + align_down(taken.block.end() - size - lowest, alignment);
@@ -583,39 +559,38 @@ class CoalescingManager {
     return lower.first;
   }
 
-  // Calls visit(block) until it returns false, for every dirty free block that
-  // stays so during the call.
+  // Calls visit(block) for every block of lists [list, end) that stays free during the call, until
+  // it returns false.
   template <class Visit>
-  void for_dirty_blocks(Visit visit) {
+  void for_free_blocks(unsigned list, unsigned end, Visit visit) {
     Index& index = controller_.index();
-    const unsigned end = Index::list_of(SIZE_MAX, true) + 1;
-    for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end;
-         ++list) {
-      if (!for_dirty_blocks(list, visit)) return;
+    for (; (list = index.next_list(list, end)) < end; ++list) {
+      Guard hold(registry_);
+      for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
+           unit = index.find(list, unit + 1, hold)) {
+        hold.end();
+        const BlockWord word = mapper_.load(unit);
+        if (word.is(BlockState::kFree) && !visit(Block{unit, word.size()})) return;
+      }
     }
-  }
-  // For the blocks of one list. False: visit() has returned false.
-  template <class Visit>
-  bool for_dirty_blocks(unsigned list, Visit&& visit) {
-    Index& index = controller_.index();
-    Guard hold(registry_);
-    for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
-         unit = index.find(list, unit + 1, hold)) {
-      hold.end();
-      const BlockWord word = mapper_.load(unit);
-      if (word.is(BlockState::kFree) && word.dirty() && !visit(Block{unit, word.size()}))
-        return false;
-    }
-    return true;
   }
 
+  std::size_t purge_lists(unsigned list, unsigned end, bool only_aged, std::size_t at_most) {
+    std::size_t purged = 0;
+    for_free_blocks(list, end, [&](Block block) {
+      purged += purge_block(block, only_aged, at_most - purged);
+      return purged < at_most;
+    });
+    return purged;
+  }
   std::size_t purge_block(Block block, bool only_aged, std::size_t at_most) {
+    const UnitSet& which = only_aged ? aged_ : dirty_;
     if (only_aged && !aged_.any(block)) return 0;
     Guard hold(registry_);
     if (!controller_.remove(block, hold)) return 0;
     std::size_t purged = 0;
-    for (Block run = next_to_purge(block, block.first, only_aged); run && purged < at_most;
-         run = next_to_purge(block, run.end(), only_aged)) {
+    for (Block run = which.next_run(block, block.first); run && purged < at_most;
+         run = which.next_run(block, run.end())) {
       run.size = min_of(run.size, at_most - purged);
       aged_.erase(run);  // if refused, it is tried again an epoch later, not at each call
       if (!environment_.purge(run)) continue;
@@ -624,14 +599,6 @@ class CoalescingManager {
     }
     publish(block, dirty_.any(block), hold);
     return purged;
-  }
-  Block next_to_purge(Block block, std::size_t from, bool only_aged) const {
-    for (Block run = dirty_.next_run(block, from); run; run = dirty_.next_run(block, run.end())) {
-      if (!only_aged) return run;
-      const Block old = aged_.next_run(run, run.first);
-      if (old) return old;
-    }
-    return {};
   }
 
   Environment& environment_;

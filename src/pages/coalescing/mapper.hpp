@@ -35,7 +35,6 @@
 //       with the footer's size; by (2) that block then ends where the footer stands.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -87,22 +86,6 @@ class BlockWord {
   std::uint64_t bits_ = 0;
 };
 
-/// What the manager and the controllers need of a mapper.
-template <class M>
-concept BlockMapper =
-    requires(M mapper, const M constant, std::size_t unit, BlockWord word, Block block) {
-      // How many units there are now; never shrinks.
-      { constant.limit() } -> std::same_as<std::size_t>;
-      { constant.load(unit) } -> std::same_as<BlockWord>;
-      mapper.store(unit, word);
-      // Replaces header `word` by `desired`; on failure `word` is what was found.
-      { mapper.exchange_if(unit, word, word) } -> std::same_as<bool>;
-      // Guesses at the block that ends before a unit, and the one that begins at it;
-      // none at the range's ends.
-      { constant.block_before(unit) } -> std::same_as<Block>;
-      { constant.block_at(unit) } -> std::same_as<Block>;
-    };
-
 /// A mapper over an array of words, one a unit; touches words only where blocks begin and end.
 ///
 /// Every access is sequentially consistent. Two neighbours that are freed at the same time each
@@ -122,12 +105,18 @@ class WordMapper {
     limit_.store_seq_cst(limit);
   }
 
+  /// How many units there are now; never shrinks.
   std::size_t limit() const { return limit_.load_seq_cst(); }
   /// Called by the thread that extends the range, before it publishes the new units' first header.
   void set_limit(std::size_t limit) { limit_.store_seq_cst(limit); }
 
   BlockWord load(std::size_t unit) const { return BlockWord::from_bits(word(unit).load_seq_cst()); }
   void store(std::size_t unit, BlockWord word) { this->word(unit).store_seq_cst(word.bits()); }
+  /// Writes the header of `block`.
+  void mark(Block block, BlockState state, bool dirty = false) {
+    store(block.first, BlockWord::header(state, block.size, dirty));
+  }
+  /// Replaces header `expected` by `desired`; on failure `expected` is what was found.
   bool exchange_if(std::size_t unit, BlockWord& expected, BlockWord desired) {
     std::uint64_t bits = expected.bits();
     if (word(unit).compare_exchange_strong_seq_cst(bits, desired.bits())) return true;
@@ -135,6 +124,8 @@ class WordMapper {
     return false;
   }
 
+  // Guesses at the block that ends before a unit, and the one that begins at it; none at the
+  // range's ends.
   Block block_before(std::size_t unit) const {
     if (unit == 0) return {};
     const BlockWord last = load(unit - 1);
@@ -155,6 +146,5 @@ class WordMapper {
   std::size_t beside_ = 0;                // constant after attach()
   mutable Atomic<std::size_t> limit_{0};  // shared; written by the thread that extends the range
 };
-static_assert(BlockMapper<WordMapper>);
 
 }  // namespace spanalloc::coalescing

@@ -27,16 +27,8 @@ struct BlockClasses {
     const std::size_t step = (size >> (doubling - kStepBits)) & (kSteps - 1);
     return static_cast<unsigned>(kExact + (doubling - kStepBits - 1) * kSteps + step);
   }
-  /// The smallest size in class `index`.
-  static constexpr std::size_t lower_bound(unsigned index) {
-    if (index < kExact) return index;
-    const unsigned doubling = static_cast<unsigned>((index - kExact) / kSteps) + kStepBits + 1;
-    const std::size_t step = (index - kExact) % kSteps;
-    return (kSteps + step) << (doubling - kStepBits);
-  }
 };
 static_assert(BlockClasses::of(1) == 1 && BlockClasses::of(7) == 7 && BlockClasses::of(8) == 8);
-static_assert(BlockClasses::lower_bound(BlockClasses::of(4096)) == 4096);
 static_assert(BlockClasses::of((std::size_t{1} << BlockClasses::kMaxSizeBits) - 1) ==
               BlockClasses::kCount - 1);
 

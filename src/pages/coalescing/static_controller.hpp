@@ -18,11 +18,12 @@
 #include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/free_index.hpp"
 #include "pages/coalescing/mapper.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc::coalescing {
 
 /// Lock-free: a compare-and-swap fails only if another operation has claimed or published a block.
-template <BlockMapper Mapper, class Index = FreeIndex<>>
+template <class Mapper, class Index = FreeIndex<>>
 class StaticController {
  public:
   constexpr explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
@@ -37,6 +38,12 @@ class StaticController {
     return align_up(origin_ + unit, alignment) - origin_;
   }
 
+  /// Whether the block has room for `size` units at a multiple of `alignment`.
+  bool fits(Block block, std::size_t size, std::size_t alignment) const {
+    const std::size_t start = aligned(block.first, alignment);
+    return start < block.end() && block.end() - start >= size;
+  }
+
   Index& index() { return index_; }
 
   /// Frees `block`, which the caller owns and must not use any more: the next
@@ -45,7 +52,7 @@ class StaticController {
     SPANALLOC_ASSERT(block.size != 0 && block.end() <= mapper_.limit());
     index_.insert(Index::list_of(block.size, dirty), block.first);
     if (block.size > 1) mapper_.store(block.end() - 1, BlockWord::footer(block.size));
-    mapper_.store(block.first, BlockWord::header(BlockState::kFree, block.size, dirty));
+    mapper_.mark(block, BlockState::kFree, dirty);
   }
 
   /// Claims exactly `block` if it is free now.
@@ -76,17 +83,14 @@ class StaticController {
   }
 
  private:
-  // How many blocks of a list are looked at. In all lists but the first
-  // every block is large enough.
-  static constexpr unsigned kQuickTries = 8;
-  static constexpr unsigned kThoroughTries = 64;
-
   template <class Hold>
   Claimed take_from(unsigned list, std::size_t size, std::size_t alignment, Search search,
                     Hold& hold) {
     std::size_t unit = index_.find(list, 0, hold);
     if (unit == Index::kNone) index_.clear_list(list, hold);
-    const unsigned most = search == Search::kQuick ? kQuickTries : kThoroughTries;
+    // In all lists but the first every block is large enough.
+    const unsigned most =
+        search == Search::kQuick ? PagesConfig::kQuickTries : PagesConfig::kThoroughTries;
     for (unsigned tries = 0; unit != Index::kNone; unit = index_.find(list, unit + 1, hold)) {
       BlockWord word = mapper_.load(unit);
       while (word.is(BlockState::kFree) && fits({unit, word.size()}, size, alignment)) {
@@ -95,11 +99,6 @@ class StaticController {
       if (search != Search::kExhaustive && ++tries == most) break;
     }
     return {};
-  }
-
-  bool fits(Block block, std::size_t size, std::size_t alignment) const {
-    const std::size_t start = aligned(block.first, alignment);
-    return start < block.end() && block.end() - start >= size;
   }
 
   // On failure `word` is the header as it is now. The hold comes first: from the claim on the free

@@ -41,7 +41,7 @@ TEST(PageSourcesDestroy, AReservedRangeGoesBackWhole) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";
   auto range = std::make_unique<Reserved>();
   ASSERT_TRUE(range->start(Reserved::kSlice));
-  ASSERT_EQ(range->open_up_to(4), Reserved::OpenResult::kOpened);
+  ASSERT_EQ(range->open_up_to(4), os::Placed::kYes);
   const void* first = range->address(0);
   const void* last = range->address(range->capacity() - 1);
   ASSERT_TRUE(is_mapped(first));
@@ -52,7 +52,7 @@ TEST(PageSourcesDestroy, AReservedRangeGoesBackWhole) {
   EXPECT_EQ(range->reserved_bytes(), 0u);
   ASSERT_TRUE(range->start(Reserved::kSlice)) << "and it starts again";
   EXPECT_EQ(range->opened(), 1u);
-  ASSERT_EQ(range->open_up_to(4), Reserved::OpenResult::kOpened);
+  ASSERT_EQ(range->open_up_to(4), os::Placed::kYes);
   std::memset(range->address(3), 1, Reserved::kSlice);
   range->destroy();
   range->destroy();  // nothing is left to do
@@ -72,8 +72,8 @@ TEST(PageSourcesDestroy, OfAnUnreservedRangeOnlyWhatIsOurs) {
   std::size_t skipped = 0;
   while (range->opened() < 8) {
     const auto result = range->open_up_to(8);
-    ASSERT_NE(result, Unreserved::OpenResult::kRefused);
-    skipped += result == Unreserved::OpenResult::kSkipped;
+    ASSERT_NE(result, os::Placed::kRefused);
+    skipped += result == os::Placed::kTaken;
   }
   ASSERT_GT(skipped, 0u);
   const std::size_t end = range->opened();

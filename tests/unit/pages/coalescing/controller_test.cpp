@@ -25,9 +25,7 @@ using Registry = HoldRegistry<1>;
 using Tree = TreeController<Chunks>;
 using Static = StaticController<WordMapper>;
 
-static_assert(BlockController<Tree> && !BlockController<Tree, Hold<Registry>>);
-static_assert(BlockController<Static, Hold<Registry>> && !BlockController<Static>);
-static_assert(!BlockController<WordMapper> && !BlockController<WordMapper, Hold<Registry>>);
+static_assert(BlockController<Tree> && !BlockController<Static> && !BlockController<WordMapper>);
 
 constexpr std::size_t kUnits = 1000;
 
@@ -38,7 +36,7 @@ class TreeRange {
   ~TreeRange() { tree_->release(); }
   void add(Block block) { EXPECT_TRUE(tree_->add(block)); }
   bool remove(Block block) { return tree_->remove(block); }
-  Block take(std::size_t size) { return block_of(tree_->take(size)); }
+  Block take(std::size_t size) { return tree_->take(size); }
 
  private:
   std::unique_ptr<Tree> tree_ = std::make_unique<Tree>();
@@ -63,7 +61,7 @@ class StaticRangeOver {
   }
   Block take(std::size_t size, Search search = Search::kExhaustive) {
     Hold hold(registry_);
-    return block_of(controller_.take(size, 1, search, hold));
+    return controller_.take(size, 1, search, hold).block;
   }
   Mapper& mapper() { return mapper_; }
 

@@ -104,7 +104,7 @@ TEST(CoalescingManager, RefusesWhatIsNoBlock) {
   EXPECT_FALSE(region.manager.free(got.block.first + 1));
   EXPECT_FALSE(region.manager.free(16));
   EXPECT_FALSE(region.manager.free(SIZE_MAX));
-  EXPECT_FALSE(region.manager.grow(got.block.first + 1, 5).done);
+  EXPECT_FALSE(region.manager.grow(got.block.first + 1, 5));
   EXPECT_FALSE(region.manager.shrink(got.block.first, 5));
   EXPECT_FALSE(region.manager.shrink(got.block.first, 0));
   EXPECT_EQ(region.manager.size_of(got.block.first), 4u);
@@ -119,7 +119,7 @@ TEST(CoalescingManager, KnowsWhichMemoryIsZero) {
   EXPECT_EQ(warm.block.first, 0u) << "dirty memory first";
   EXPECT_FALSE(warm.zero);
   const auto grown = region.manager.grow(warm.block.first, 6);
-  EXPECT_TRUE(grown.done);
+  EXPECT_TRUE(grown);
   EXPECT_FALSE(grown.zero);
   EXPECT_TRUE(region.manager.free(warm.block.first));
   EXPECT_EQ(region.manager.purge(false), 8u);

@@ -232,12 +232,14 @@ class Historian {
     live_.erase(at);
   }
   void grow(Live::iterator at) {
-    const Operation& op = record(
-        {.call = Call::grow,
-         .first = at->first,
-         .size = at->second + 1 + random_() % 2,
-         .had = at->second},
-        [&](Operation& call) { call.done = region_.manager.grow(call.first, call.size).done; });
+    const Operation& op =
+        record({.call = Call::grow,
+                .first = at->first,
+                .size = at->second + 1 + random_() % 2,
+                .had = at->second},
+               [&](Operation& call) {
+                 call.done = static_cast<bool>(region_.manager.grow(call.first, call.size));
+               });
     if (op.done) at->second = op.size;
   }
   void shrink(Live::iterator at) {
