@@ -180,11 +180,12 @@ class StandardWorld {
   void free_run(std::uint32_t number, std::uint32_t first, std::uint32_t count) {
     for (std::uint32_t b = first; b < first + count; ++b) {
       let_go(number, b);
-      if (b != first) link_to(block(number, b), block(number, b - 1));
+      if (b != first) block(number, b)->link_to(block(number, b - 1));
     }
     const auto link = [&](BlockOffset head) {
-      link_to(block(number, first),
-              head == BlockOffset::kNone ? standard::no_block() : block(number, index_of(head)));
+      block(number, first)
+          ->link_to(head == BlockOffset::kNone ? standard::no_block()
+                                               : block(number, index_of(head)));
     };
     const Inside inside(*this);
     const auto freed =
@@ -200,7 +201,7 @@ class StandardWorld {
     if (word.is(CacheNumber{me}, SpanState::kShared) ||
         word.is(CacheNumber{me}, SpanState::kOwned)) {
       let_go(number, b);
-      Block* const list = s->free_list.load_relaxed();
+      Block* const list = s->free_list.first();
       if (!standard::push_freed(s, block(number, b),
                                 address_of(list) ^ address_of(block(number, b))))
         return;
@@ -215,16 +216,15 @@ class StandardWorld {
   /// its remote list. Returns 0 when it has none.
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
-    if (s.free_list.load_relaxed() == standard::no_block() &&
-        s.carved.load_relaxed() == shape_.capacity) {
+    if (s.free_list.first() == standard::no_block() && s.carved.load_relaxed() == shape_.capacity) {
       const standard::RemoteList remotes = standard::take_remotes(s.word, shape_.capacity);
-      if (remotes.count != 0) s.free_list.store_relaxed(block(number, index_of(remotes.first)));
-      check_list(number, s.free_list.load_relaxed(), remotes.count);
+      if (remotes.count != 0) s.free_list.set(block(number, index_of(remotes.first)));
+      check_list(number, s.free_list.first(), remotes.count);
     }
     std::uint32_t b = 0;
-    if (s.free_list.load_relaxed() != standard::no_block()) {
-      Block* first = s.free_list.load_relaxed();
-      s.free_list.store_relaxed(next_of(first));
+    if (s.free_list.first() != standard::no_block()) {
+      Block* first = s.free_list.first();
+      s.free_list.set(first->next());
       b = number_of(number, first);
     } else if (s.carved.load_relaxed() < shape_.capacity) {
       s.carved.store_relaxed(s.carved.load_relaxed() + 1);
@@ -248,8 +248,8 @@ class StandardWorld {
     MODEL_CHECK(list.count >= at_least);
     check_list(number, block(number, index_of(list.first)), list.count);
     for (Block* b = block(number, index_of(list.first)); b != standard::no_block();) {
-      Block* const next = next_of(b);
-      standard::clear_link(b);
+      Block* const next = b->next();
+      b->clear_link();
       loan.blocks[loan.count++] = number_of(number, b);
       hand_out(number, loan.blocks[loan.count - 1]);
       b = next;
@@ -301,8 +301,8 @@ class StandardWorld {
     Span& s = span(number);
     s.size_class = static_cast<std::uint8_t>(index_of(kClass));
     s.carved.store_relaxed(0);
-    s.free_list.store_relaxed(standard::no_block());
-    s.rest.store_relaxed(standard::no_block());
+    s.free_list.clear();
+    s.rest.clear();
     s.uncounted = false;
     s.expect_frees_while_owned();
     s.list = ListId::kNone;
@@ -390,16 +390,14 @@ class StandardWorld {
     Span& s = span(number);
     Block* first = block(number, index_of(owned.remotes));
     Block* last = first;
-    while (next_of(last) != standard::no_block()) last = next_of(last);
-    link_to(last, s.free_list.load_relaxed());
-    s.free_list.store_relaxed(first);
+    while (last->next() != standard::no_block()) last = last->next();
+    s.free_list.prepend(first, last);
     return number;
   }
   // Of a current span, but for what others have freed.
   std::uint32_t free_of(const Span& s) const {
     std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
-    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b))
-      ++free_blocks;
+    for (Block* b = s.free_list.first(); b != standard::no_block(); b = b->next()) ++free_blocks;
     return free_blocks;
   }
   void touch(std::uint32_t number, std::uint32_t b) {
@@ -413,7 +411,7 @@ class StandardWorld {
   }
   void check_list(std::uint32_t number, Block* first, std::uint32_t length) const {
     std::uint32_t found = 0;
-    for (Block* b = first; b != standard::no_block(); b = next_of(b)) {
+    for (Block* b = first; b != standard::no_block(); b = b->next()) {
       number_of(number, b);
       MODEL_CHECK(++found <= length);
     }
@@ -498,7 +496,7 @@ class StandardWorld {
   std::uint32_t times_linked(std::uint32_t n, Block* first, std::uint32_t b) const {
     std::uint32_t times = 0;
     std::uint32_t steps = 0;
-    for (Block* at = first; at != standard::no_block(); at = next_of(at)) {
+    for (Block* at = first; at != standard::no_block(); at = at->next()) {
       MODEL_CHECK(++steps <= kMaxBlocks);
       times += number_of(n, at) == b;
     }
@@ -556,8 +554,7 @@ class StandardWorld {
   /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
     Span& s = span(n);
-    return out_[n][b] + (b > s.carved.load_relaxed()) +
-           times_linked(n, s.free_list.load_relaxed(), b) +
+    return out_[n][b] + (b > s.carved.load_relaxed()) + times_linked(n, s.free_list.first(), b) +
            times_linked(n, first_remote(n, SpanWord{s.word.load_relaxed()}), b);
   }
   std::uint32_t times_listed_anywhere(std::uint32_t number) {

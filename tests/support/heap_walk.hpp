@@ -128,7 +128,7 @@ class HeapWalker {
     const std::uint32_t carved = span->carved.load_relaxed();
     std::uint32_t free = info.blocks - carved + info.blocks - word.outstanding() +
                          count_purged(span->purged.load_relaxed(), info.block_size, carved);
-    for (Block* list : {span->free_list.load_relaxed(), span->rest.load_relaxed()}) {
+    for (Block* list : {span->free_list.first(), span->rest.first()}) {
       free += length_of(list, info.virtual_span, info.blocks).blocks;
     }
     return free == info.blocks;

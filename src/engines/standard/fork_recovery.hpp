@@ -237,8 +237,8 @@ class ForkRecovery {
     pages.clear_links_of_purged(span);
     std::uint32_t free =
         info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
-    for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
-      const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
+    for (const FreeList* list : {&span->free_list, &span->rest}) {
+      const ListLength length = length_of(list->first(), info.virtual_span, info.blocks);
       if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
       free += length.blocks;
     }
@@ -258,17 +258,14 @@ class ForkRecovery {
     cache.loans.for_each([&](ClassId c, Loan& loan) {
       const SpanRef span = pages.span(loan.span.load_relaxed());
       const ClassInfo& info = Pages::Classes::info(c);
-      Block* const list = loan.free_list.load_relaxed();
+      Block* const list = loan.free_list.first();
       const ListLength length = length_of(list, info.virtual_span, info.blocks);
       // First: after a fork from here the child must not find them twice.
-      loan.free_list.store_release(no_block());
+      loan.free_list.clear();
       if (length.blocks == 0 || !length.whole) return;
       const BlockOffset mark =
           as_block_offset(address_of(list) - address_of(pages.address(span.number)));
-      const auto link = [&](BlockOffset head) {
-        link_to(length.last,
-                head == BlockOffset::kNone ? no_block() : pages.block_at_offset(span, head));
-      };
+      const auto link = [&](BlockOffset head) { length.last->link_to(pages.first_of(span, head)); };
       if (heap.protocol().free_remote(span, mark, length.blocks, link) == Freed::kEmptied) {
         heap.put_in_pool(span, 0);
       }

@@ -6,7 +6,7 @@
 
 #include "base/atomic.hpp"
 #include "base/compiler.hpp"
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 
 namespace spanalloc::standard {
 
@@ -35,12 +35,12 @@ struct BlockTest {
 /// Takes in freed blocks of one span, from one thread at a time.
 struct FreeTarget {
   BlockTest blocks;
-  Atomic<Block*> free_list;    ///< the freed blocks; no_block() if there is none
+  FreeList free_list;          ///< the freed blocks
   Atomic<std::uint32_t> left;  ///< the free that brings it to 0 is an event
 };
 
 /// Stands for the current span where a class has none: it has no block. Never written.
-inline constinit FreeTarget kNoTarget{.free_list = Atomic<Block*>{no_block()}};
+inline constinit FreeTarget kNoTarget{.free_list = FreeList{no_block()}};
 
 /// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is.
 /// No lock, no read-modify-write. True: an event, for the caller to look at. From here on
@@ -48,9 +48,7 @@ inline constinit FreeTarget kNoTarget{.free_list = Atomic<Block*>{no_block()}};
 /// `Pointer`: to a FreeTarget.
 template <class Pointer>
 SPANALLOC_INLINE bool push_freed(Pointer& target, Block* block, std::uint64_t link) {
-  set_link(block, link);
-  // Release: a fork's child that counts the list finds the link.
-  target->free_list.store_release(block);
+  target->free_list.push(block, link);
   // Release: a thread that finds the span empty by this count passes its memory
   // on, after all that we did.
   return target->left.count_down_release();

@@ -279,8 +279,8 @@ class Heap {
     if (!single) pages_.count_idle(span, 0);
     span->asked = 0;
     span->carved.store_relaxed(0);
-    span->free_list.store_relaxed(no_block());
-    span->rest.store_relaxed(no_block());
+    span->free_list.clear();
+    span->rest.clear();
     span->purged.store_relaxed(0);
     span->uncounted = false;
     span->retired = false;
@@ -910,24 +910,10 @@ class Heap {
   // its link was overwritten or because it went on two lists, it counts twice: another block,
   // without a link, may be out.
   [[gnu::noinline]] InUse look_for_use(SpanRef span) {
-    const std::size_t size = Classes::info(span->class_id()).block_size;
-    const char* block = pages_.address(span.number);
-    const std::size_t span_bytes = Classes::info(span->class_id()).virtual_span;
-    const auto link_at = [](const char* at) { return link_of(reinterpret_cast<const Block*>(at)); };
-    std::uint32_t left = span->carved.load_relaxed();
+    const ClassInfo& info = Classes::info(span->class_id());
     if (SPANALLOC_UNLIKELY(span->purged.load_relaxed() != 0)) return look_for_use_but_purged(span);
-    // Most blocks are right: one test serves four.
-    for (; left != 0; --left, block += size) {
-      for (; left >= 4; left -= 4, block += 4 * size) {
-        const std::uint64_t all = link_at(block) | link_at(block + size) |
-                                  link_at(block + 2 * size) | link_at(block + 3 * size);
-        if (SPANALLOC_UNLIKELY(!leads_to_block(all, span_bytes))) break;
-      }
-      if (left == 0) break;
-      const auto* at = reinterpret_cast<const Block*>(block);
-      if (SPANALLOC_UNLIKELY(!is_link(at, link_of(at), span_bytes))) return block;
-    }
-    return nullptr;
+    return find_without_link(pages_.address(span.number), info.block_size,
+                             span->carved.load_relaxed(), info.virtual_span);
   }
   // look_for_use() where blocks on purged pages have no link; only a wrong program uses those.
   SPANALLOC_COLD InUse look_for_use_but_purged(SpanRef span) {
@@ -937,7 +923,7 @@ class Heap {
       if ((PageMask::of_block(i, info.block_size) & purged) != 0) continue;
       const char* at = pages_.address(span.number) + std::size_t{i} * info.block_size;
       const auto* block = reinterpret_cast<const Block*>(at);
-      if (SPANALLOC_UNLIKELY(!is_link(block, link_of(block), info.virtual_span))) return at;
+      if (SPANALLOC_UNLIKELY(!block->has_link(info.virtual_span))) return at;
     }
     return nullptr;
   }
@@ -947,8 +933,8 @@ class Heap {
   SPANALLOC_COLD void retire(SpanRef span) {
     const SpanWord lost = SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared,
                                          pages_.capacity(span->class_id()));
-    span->free_list.store_relaxed(no_block());
-    span->rest.store_relaxed(no_block());
+    span->free_list.clear();
+    span->rest.clear();
     span->expect_frees(1);
     span->retired = true;
     // Release: a thread that frees into it finds it so

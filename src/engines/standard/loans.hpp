@@ -16,7 +16,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 #include "engines/standard/free_target.hpp"
 #include "engines/standard/misuse.hpp"
 #include "engines/standard/numbers.hpp"
@@ -51,7 +51,7 @@ class Loans {
   /// span for them; later ones only before it would ask for memory that the pool does not have.
   /// False: no span has enough.
   [[gnu::noinline]] bool borrow(auto& thread, ClassId c) {
-    SPANALLOC_ASSERT(!thread.current_span(c) && is_end(thread.list_of(c).load_relaxed()));
+    SPANALLOC_ASSERT(!thread.current_span(c) && thread.list_of(c).is_empty());
     if (SPANALLOC_UNLIKELY(thread.exited) || !thread.heap->may_have_lenders()) return false;
     if (thread.has_had_spans(c) &&
         (!thread.heap->looks_out_of_spans(c, thread.shard()) || leaves_out_search())) {
@@ -71,10 +71,10 @@ class Loans {
   SPANALLOC_COLD bool return_all(auto& thread) {
     bool any = false;
     for_each([&](ClassId c, Loan& loan) {
-      Block* const list = loan.free_list.load_relaxed();
-      if (is_end(list)) return;
+      if (loan.free_list.is_empty()) return;
+      Block* const list = loan.free_list.first();
       const ClassInfo& info = Classes::info(c);
-      const auto retire = [&] { loan.free_list.store_release(no_block()); };
+      const auto retire = [&] { loan.free_list.clear(); };
       const ListLength length = Misuse<Config>::length_of_own_list(list, info, info.blocks, retire);
       retire();  // before anybody else has the blocks
       const SpanRef span = thread.pages->span(loan.span.load_relaxed());
@@ -99,15 +99,14 @@ class Loans {
     for_each([&](ClassId c, Loan& loan) {
       if (loan.span.load_relaxed() != span.number) return;
       const ClassInfo& info = Classes::info(c);
-      found =
-          found || list_has(loan.free_list.load_relaxed(), block, info.virtual_span, info.blocks);
+      found = found || list_has(loan.free_list.first(), block, info.virtual_span, info.blocks);
     });
     return found;
   }
   /// Empties the loan from this span, if there is one: its list is damaged.
   SPANALLOC_COLD void retire(SpanRef span) {
     for_each([&](ClassId, Loan& loan) {
-      if (loan.span.load_relaxed() == span.number) loan.free_list.store_release(no_block());
+      if (loan.span.load_relaxed() == span.number) loan.free_list.clear();
     });
   }
 
@@ -136,11 +135,11 @@ class Loans {
     Loan& loan = loans_[index_of(c)];
     // The list last, with release: a fork's child that finds it finds the rest.
     // (Until then it is empty.)
-    loan.free_list.store_relaxed(no_block());
+    loan.free_list.clear();
     loan.span.store_relaxed(span);
     Atomic<std::uint64_t>& classes = classes_[index_of(c) / 64];
     classes.store_relaxed(classes.load_relaxed() | std::uint64_t{1} << index_of(c) % 64);
-    loan.free_list.store_release(list);
+    loan.free_list.set(list);
     return loan;
   }
 

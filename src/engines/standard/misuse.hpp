@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/compiler.hpp"
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
@@ -47,7 +47,7 @@ struct Misuse {
   /// The block to be freed has a link where the program's first word is: almost surely it is on a
   /// list.
   static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
+    return SPANALLOC_UNLIKELY(block->has_link(kMostSpan));
   }
 
   /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
@@ -64,7 +64,7 @@ struct Misuse {
   static bool is_newest_free(auto& thread, SpanRef span, SpanWord word, const void* p) {
     return word.head() == thread.pages->offset_of(span, p) ||
            (thread.cache != nullptr && thread.cache->batches.newest(span) == p) ||
-           (thread.is_mine(word) && span->free_list.load_relaxed() == p);
+           (thread.is_mine(word) && span->free_list.first() == p);
   }
 
   /// Whether the block is on the span's own lists or remote list, or in this thread's batch or
@@ -83,7 +83,7 @@ struct Misuse {
       return true;
     }
     // Acquire: pairs with push_freed().
-    return has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
+    return has(span->free_list.first_acquire()) || has(span->rest.first_acquire());
   }
 
   /// Reports a block that looks free if it is on a list that this thread may read. Else the
@@ -91,22 +91,22 @@ struct Misuse {
   /// any other, without the link.
   SPANALLOC_COLD static void clear_suspect(auto& thread, SpanRef span, Block* block) {
     if (is_on_list(thread, span, block)) retire_and_report(thread, span, block);
-    clear_link(block);
+    block->clear_link();
   }
 
   // --- Damaged lists -----------------------------------------------------------------------------
 
   /// Empties a damaged list, whose blocks stay out for ever, and reports it.
-  SPANALLOC_COLD [[noreturn]] static void retire_list(Atomic<Block*>& list) {
-    const Block* const first = list.load_relaxed();
-    list.store_release(no_block());
+  SPANALLOC_COLD [[noreturn]] static void retire_list(FreeList& list) {
+    const Block* const first = list.first();
+    list.clear();
     broken_list(first);
   }
   /// Empties all lists of an owned span of this thread; its untouched blocks stay. If the span is
   /// in no place, because it was just being counted, it goes out of use.
   SPANALLOC_COLD static void retire_lists(auto& thread, SpanRef span) {
-    span->free_list.store_release(no_block());
-    span->rest.store_release(no_block());
+    span->free_list.clear();
+    span->rest.clear();
     span->purged.store_release(0);
     (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
     auto& cache = *thread.cache;
@@ -152,7 +152,7 @@ struct Misuse {
       const SpanWord word = span->load_word();
       if (word.state() != SpanState::kFree && thread.is_mine(word)) {
         // If the span becomes free just now, it is the block that is reported
-        link_to(block, no_block());
+        block->link_to(no_block());
         thread.heap->protocol().take_out_of_use(thread.pages->cache(thread.cache->number), span);
       }
     }
@@ -171,7 +171,7 @@ struct Misuse {
 
  private:
   static bool is_good(SpanRef span, const Block* block) {
-    return is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span);
+    return block->has_link(Classes::info(span->class_id()).virtual_span);
   }
 };
 

@@ -200,6 +200,10 @@ class PageLayer : public thread::ForkWatch {
   BlockOffset offset_of(SpanRef span, const void* block) const {
     return as_block_offset(address_of(block) - address_of(address(span.number)));
   }
+  /// Where a list of the span begins, or no_block().
+  Block* first_of(SpanRef span, BlockOffset list) const {
+    return list == BlockOffset::kNone ? no_block() : block_at_offset(span, list);
+  }
   std::uint32_t purged_blocks(SpanRef span) const {
     const ClassInfo& info = Classes::info(span->class_id());
     return count_purged(span->purged.load_relaxed(), info.block_size, span->carved.load_relaxed());
@@ -512,12 +516,9 @@ class PageLayer : public thread::ForkWatch {
     for_each_heap([&](Heap& heap) { count += heap.live_caches.load_relaxed(); });
     return count;
   }
-  Block* first_of(SpanRef span, BlockOffset list) const {
-    return list == BlockOffset::kNone ? no_block() : block_at_offset(span, list);
-  }
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
-    return is_end(partial_purge_of(span).cut_lists(first_of(span, remotes))) ? BlockOffset::kNone
-                                                                             : remotes;
+    return partial_purge_of(span).cut_lists(first_of(span, remotes))->is_end() ? BlockOffset::kNone
+                                                                               : remotes;
   }
   PartialPurge partial_purge_of(SpanRef span) {
     return PartialPurge(*span.record, address(span.number), Classes::info(span->class_id()));

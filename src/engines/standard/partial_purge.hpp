@@ -22,7 +22,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "base/poison.hpp"
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 #include "engines/standard/purged_pages.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
@@ -42,15 +42,14 @@ class PartialPurge {
   std::uint32_t purge_pages(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
     const std::uint64_t old = purged();
     // Acquire: pairs with push_freed(); sees the links behind it.
-    Block* const first = span_.free_list.load_acquire();
+    Block* const first = span_.free_list.first_acquire();
     // Damaged lists are left alone: the owner will report them.
-    if (!count_list(first) || !count_list(span_.rest.load_relaxed()) || !count_list(remotes))
-      return cost_;
+    if (!count_list(first) || !count_list(span_.rest.first()) || !count_list(remotes)) return cost_;
     for_each_purged(old, info_.block_size, carved_, [&](std::uint32_t i) { count_block(i); });
     const Pages pages = pages_to_give(old, page_size);
     if (pages.fresh != 0) {
       span_.purged.store_release(old | pages.fresh);
-      unlink(span_.rest.load_relaxed(), &span_.rest);
+      unlink(span_.rest.first(), &span_.rest);
       unlink(first, still ? &span_.free_list : nullptr);
       if (!still) set_aside(first);
       unlink(remotes, nullptr);
@@ -73,8 +72,8 @@ class PartialPurge {
   /// list, as purge_pages() takes it.
   Block* cut_lists(Block* remotes) {
     if (SPANALLOC_LIKELY(purged() == 0)) return remotes;
-    cut(span_.free_list.load_relaxed(), &span_.free_list);
-    if (!is_end(remotes) && is_purged(remotes)) return no_block();
+    cut(span_.free_list.first(), &span_.free_list);
+    if (!remotes->is_end() && is_purged(remotes)) return no_block();
     cut(remotes, nullptr);
     return remotes;
   }
@@ -84,12 +83,12 @@ class PartialPurge {
   /// (Purged pages are only read.)
   SPANALLOC_COLD void unlink_purged(Block* remotes, bool still) {
     if (purged() == 0) return;
-    Block* const first = span_.free_list.load_relaxed();
-    unlink(span_.rest.load_relaxed(), &span_.rest);
+    Block* const first = span_.free_list.first();
+    unlink(span_.rest.first(), &span_.rest);
     unlink(first, still ? &span_.free_list : nullptr);
     if (!still) set_aside(first);
     unlink(remotes, nullptr);
-    if (!is_end(remotes)) set_aside(remotes);
+    set_aside(remotes);
     clear_links_of_purged();
   }
   /// In a fork's child, where a vanished owner was about to take back purged
@@ -97,7 +96,7 @@ class PartialPurge {
   SPANALLOC_COLD void clear_links_of_purged() {
     for_each_purged(purged(), info_.block_size, carved_, [&](std::uint32_t i) {
       unpoison(block_at(i), sizeof(Block));
-      if (has_link(block_at(i))) clear_link(block_at(i));
+      if (has_link(block_at(i))) block_at(i)->clear_link();
     });
   }
 
@@ -105,7 +104,7 @@ class PartialPurge {
   /// `most`: the list is damaged.
   std::uint32_t length(Block* block, std::uint32_t most) const {
     std::uint32_t count = 0;
-    for (; !is_end(block) && !is_purged(block); block = next_of(block)) {
+    for (; !block->is_end() && !is_purged(block); block = block->next()) {
       if (!has_link(block) || count++ == most) return most + 1;
     }
     return count;
@@ -129,9 +128,7 @@ class PartialPurge {
   bool is_purged(const Block* block) const {
     return (PageMask::of_block(index_of_block(block), info_.block_size) & purged()) != 0;
   }
-  bool has_link(const Block* block) const {
-    return is_link(block, link_of(block), info_.virtual_span);
-  }
+  bool has_link(const Block* block) const { return block->has_link(info_.virtual_span); }
 
   void count_block(std::uint32_t i) {
     std::uint32_t at = i * info_.block_size;
@@ -146,7 +143,7 @@ class PartialPurge {
     ++cost_;
   }
   bool count_list(Block* block) {
-    for (; !is_end(block) && !is_purged(block); block = next_of(block)) {
+    for (; !block->is_end() && !is_purged(block); block = block->next()) {
       if (!has_link(block) || counted_++ == carved_) return false;
       count_block(index_of_block(block));
     }
@@ -183,49 +180,48 @@ class PartialPurge {
   }
 
   // Takes the purged blocks off a list. `head`: where it begins; nullptr: its first block stays.
-  void unlink(Block* block, Atomic<Block*>* head) {
-    if (is_end(block)) return;
+  void unlink(Block* block, FreeList* head) {
+    if (block->is_end()) return;
     Block* kept = nullptr;  // the last one that stays
     if (head == nullptr) {
       if (is_purged(block) && !has_link(block)) return;
       kept = block;
-      block = next_of(block);
+      block = block->next();
     }
     Block* behind_kept = block;  // where that one leads now
-    while (!is_end(block)) {
+    while (!block->is_end()) {
       if (is_purged(block)) {
         if (!has_link(block)) break;
-        block = next_of(block);
+        block = block->next();
         continue;
       }
       if (block != behind_kept) lead(kept, block, head);
       kept = block;
-      block = behind_kept = next_of(block);
+      block = behind_kept = block->next();
     }
     if (block != behind_kept) lead(kept, block, head);  // to where the list ends
   }
-  static void lead(Block* from, Block* to, Atomic<Block*>* head) {
+  static void lead(Block* from, Block* to, FreeList* head) {
     if (from != nullptr) {
-      link_to(from, to);
+      from->link_to(to);
     } else {
-      head->store_release(to);  // release: for a fork's child, as in push_freed()
+      head->set(to);
     }
   }
   // For the first block of a list on which others push. If it is purged, the blocks behind it go to
   // `rest`. (In between they count as out, for a fork's child.)
   void set_aside(Block* first) {
-    if (is_end(first) || !is_purged(first) || !has_link(first)) return;
-    Block* const behind = next_of(first);
-    release_link(first);
-    if (is_end(behind) || is_purged(behind)) return;
+    if (first->is_end() || !is_purged(first) || !has_link(first)) return;
+    Block* const behind = first->next();
+    first->release_link();
+    if (behind->is_end() || is_purged(behind)) return;
     Block* last = behind;
-    while (!is_end(next_of(last)) && !is_purged(next_of(last))) last = next_of(last);
-    link_to(last, span_.rest.load_relaxed());
-    span_.rest.store_release(behind);
+    while (!last->next()->is_end() && !is_purged(last->next())) last = last->next();
+    span_.rest.prepend(behind, last);
   }
-  void cut(Block* block, Atomic<Block*>* head) {
+  void cut(Block* block, FreeList* head) {
     Block* last = nullptr;
-    for (; !is_end(block); last = block, block = next_of(block)) {
+    for (; !block->is_end(); last = block, block = block->next()) {
       if (is_purged(block)) return lead(last, no_block(), head);
     }
   }
@@ -233,7 +229,7 @@ class PartialPurge {
   void clear_links(std::uint64_t pages, std::uint64_t gone) {
     for_each_purged(pages, info_.block_size, carved_, [&](std::uint32_t i) {
       const std::uint64_t first = std::uint64_t{1} << (i * info_.block_size >> PageMask::kBits);
-      if ((first & gone) == 0) clear_link(block_at(i));
+      if ((first & gone) == 0) block_at(i)->clear_link();
     });
   }
 

@@ -13,7 +13,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 #include "engines/standard/size_classes.hpp"
 
 namespace spanalloc::standard {

@@ -17,7 +17,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 #include "engines/standard/free_target.hpp"
 #include "engines/standard/misuse.hpp"
 #include "engines/standard/numbers.hpp"
@@ -80,7 +80,7 @@ class RemoteBatches {
   /// The first block of the span's batch; the end of a list: there is none.
   Block* newest(SpanRef span) {
     const RemoteBatch& batch = of(span.number);
-    return batch.holds(span.number) ? batch.free_list.load_relaxed() : no_block();
+    return batch.holds(span.number) ? batch.free_list.first() : no_block();
   }
   /// Takes the span's batch, which is damaged, out of use; its blocks stay out.
   void retire(auto& thread, SpanRef span) {
@@ -114,7 +114,7 @@ class RemoteBatches {
                                 Block* block) {
     if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
       // The batch is not in the map any more, or the block was carved after the batch had begun.
-      Block* newest = batch.free_list.load_relaxed();
+      Block* newest = batch.free_list.first();
       if (SPANALLOC_UNLIKELY(newest == block)) Misuse::retire_and_report(thread, span, block);
       RemoteBatch* const the_batch = &batch;
       const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
@@ -127,9 +127,9 @@ class RemoteBatches {
     const std::size_t size = Classes::info(span->class_id()).block_size;
     const std::uint32_t quota = quota_for(thread, span, word, size);
     if (quota <= 1) return thread.free_to_span(span, block, block, 1);
-    link_to(block, no_block());
+    block->link_to(no_block());
     batch.blocks.set(span->shown);
-    batch.free_list.store_relaxed(block);
+    batch.free_list.set(block);
     batch.oldest = block;
     batch.left.store_relaxed(quota - 1);
     batch.quota = quota;
@@ -159,15 +159,15 @@ class RemoteBatches {
   // span would count as free.
   static void check(const RemoteBatch& batch, SpanRef span, std::uint32_t count) {
     const std::size_t most = Classes::info(span->class_id()).virtual_span;
-    Block* block = batch.free_list.load_relaxed();
+    Block* block = batch.free_list.first();
     std::uint32_t behind = count - 1;
     for (; block != batch.oldest && behind != 0; --behind) {
-      const std::uint64_t link = link_of(block);
+      const std::uint64_t link = block->link();
       if (SPANALLOC_UNLIKELY(!leads_to_block(link, most))) Misuse::broken_list(block);
-      block = block_behind(block, link);
+      block = block->behind(link);
     }
     if (SPANALLOC_UNLIKELY(block != batch.oldest || behind != 0))
-      Misuse::miscounted(batch.free_list.load_relaxed());
+      Misuse::miscounted(batch.free_list.first());
   }
 
   // Frees the batch's blocks to their span, which another thread owns.
@@ -177,7 +177,7 @@ class RemoteBatches {
     const SpanRef span = thread.pages->span(batch.number);
     end(batch, thread, span);
     check(batch, span, count);  // a damaged one is in no place any more
-    thread.free_to_span(span, batch.free_list.load_relaxed(), batch.oldest, count);
+    thread.free_to_span(span, batch.free_list.first(), batch.oldest, count);
   }
   [[gnu::noinline]] void flush_next(auto& thread) {
     RemoteBatch& batch = batches_[next_++ % kBatches];

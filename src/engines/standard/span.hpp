@@ -11,7 +11,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 #include "engines/standard/free_target.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/span_word.hpp"
@@ -41,7 +41,7 @@ struct alignas(kCacheLine) Span : FreeTarget {
   std::uint8_t idle;  ///< of a span of one block, the thread that has it: see SlackBound
   /// Lock of the owner, of a shared span: retired; on no list, and not counted again
   Plain<bool> retired;
-  Atomic<Block*> rest;  ///< owner: a second list, of what others had freed before; mostly empty
+  FreeList rest;  ///< owner: a second list, of what others had freed before; mostly empty
   Atomic<std::uint64_t> purged;  ///< owner; of a shared span the lock: see purged_pages.hpp
 
   alignas(kCacheLine) Atomic<std::uint64_t> word;  ///< shared: SpanWord

@@ -158,8 +158,8 @@ class SpanRepair : public SpanPlacement<Pages> {
   // Ends a damaged span's lists and gives it this state, unless it is free.
   // Not owned, it is retired.
   SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, SpanState state) {
-    span->free_list.store_release(no_block());
-    span->rest.store_release(no_block());
+    span->free_list.clear();
+    span->rest.clear();
     if (state != SpanState::kOwned) {
       if (span->list != ListId::kNone) unlink(cache, span);
       span->retired = true;
@@ -197,8 +197,8 @@ class SpanRepair : public SpanPlacement<Pages> {
     if (pages_.is_mine(owner)) return push_delayed(pages_.cache(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
     std::uint32_t free = capacity - span->carved.load_relaxed() + pages_.purged_blocks(span) +
-                         pages_.list_length(span, span->free_list.load_relaxed()) +
-                         pages_.list_length(span, span->rest.load_relaxed());
+                         pages_.list_length(span, span->free_list.first()) +
+                         pages_.list_length(span, span->rest.first());
     if (word.head() != BlockOffset::kNone) {
       free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
     }

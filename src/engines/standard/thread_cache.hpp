@@ -98,14 +98,8 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>)) return allocate_larger<Policy>(n, *this);
     const std::size_t c = kClassOf<Config>[n];  // of 0: class 0, which never has a block
     FreeTarget& target = *current[c];
-    Block* block = target.free_list.load_relaxed();
-    keep_in_result_register(block);
-    const std::uint64_t link = link_of(block);
-    // The link tells: this is the list's last block, or no block, or a block that was handed out
-    // already, or the program has overwritten the link.
-    if (SPANALLOC_UNLIKELY(!leads_to_block(link, kSlice))) return allocate_missed<Policy>(n, *this);
-    target.free_list.store_relaxed(block_behind(block, link));
-    release_link(block);
+    Block* block = target.free_list.pop_if_not_last(no_link_bits(kSlice));
+    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_missed<Policy>(n, *this);
     unpoison(block, Classes::kTable[c].block_size);
     return block;
   }
@@ -118,7 +112,7 @@ class ThreadCache : public ThreadState<Config> {
       // Of no span of the thread's, or its entry is overwritten
       return deallocate_missed(p, *this);
     }
-    const Difference link = difference(address_of(target->free_list.load_relaxed()), a);
+    const Difference link = difference(address_of(target->free_list.first()), a);
     if (SPANALLOC_UNLIKELY(link.none)) return deallocate_missed(p, *this);  // freed twice
     auto* block = static_cast<Block*>(p);
     if constexpr (kPoisons) poison(block + 1, block_bytes_of(p) - sizeof(Block));
@@ -164,7 +158,7 @@ class ThreadCache : public ThreadState<Config> {
     const SpanNumber number = cache->current[index_of(c)].load_relaxed();
     return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
-  Atomic<Block*>& list_of(ClassId c) { return current[index_of(c)]->free_list; }
+  FreeList& list_of(ClassId c) { return current[index_of(c)]->free_list; }
   bool has_had_spans(ClassId c) const {
     return (cache->current_classes[index_of(c) / 64] >> index_of(c) % 64 & 1) != 0;
   }
@@ -321,7 +315,7 @@ class ThreadCache : public ThreadState<Config> {
   Block* take_purged(SpanRef span, ClassId c);
   /// Whether a current span has nothing that its free_list could go on with.
   static bool is_all_on_list(SpanRef span, const ClassInfo& info) {
-    return span->carved.load_relaxed() == info.blocks && is_end(span->rest.load_relaxed()) &&
+    return span->carved.load_relaxed() == info.blocks && span->rest.is_empty() &&
            span->purged.load_relaxed() == 0;
   }
   OwnedSpan find_span(ClassId c);
@@ -343,7 +337,7 @@ class ThreadCache : public ThreadState<Config> {
   Collected owned_to_shared(SpanRef span, std::uint32_t free_blocks);
   void pool_or_tell(SpanRef span, Collected collected);
   void share_current(ClassId c);
-  static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
+  static Block* pop(FreeList& list, const ClassInfo& info);
 };
 
 }  // namespace spanalloc::standard

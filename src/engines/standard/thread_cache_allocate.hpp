@@ -12,13 +12,8 @@ void* ThreadCache<Config>::allocate_larger(std::size_t n, ThreadCache& self) {
   if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall)) return allocate_single_or_large<Policy>(n, self);
   const std::size_t c = kClassOfSteps<Config>[(n + kStepOfLarger - 1) / kStepOfLarger];
   FreeTarget& target = *self.current[c];
-  Block* block = target.free_list.load_relaxed();
-  keep_in_result_register(block);
-  const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY((link & kNoLinkBits<Config>[c]) != 0))
-    return allocate_missed<Policy>(n, self);
-  target.free_list.store_relaxed(block_behind(block, link));
-  release_link(block);
+  Block* block = target.free_list.pop_if_not_last(kNoLinkBits<Config>[c]);
+  if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_missed<Policy>(n, self);
   unpoison(block, Classes::kTable[c].block_size);
   return block;
 }
@@ -99,13 +94,13 @@ void* ThreadCache<Config>::allocate_missed(std::size_t n, ThreadCache& self) {
 template <class Config>
 [[gnu::noinline]] inline Block* ThreadCache<Config>::allocate_last(ClassId c) {
   const ClassInfo& info = Classes::info(c);
-  if (is_end(list_of(c).load_relaxed())) {
+  if (list_of(c).is_empty()) {
     Block* block = info.block_size >= kPageForTail ? carve_one(c) : nullptr;
     if (block != nullptr && !current_span(c)->zero) take_own_blocks(c, current_span(c));
     return block;
   }
   Block* block = pop(list_of(c), info);
-  if (SPANALLOC_UNLIKELY(exited) || !is_end(list_of(c).load_relaxed())) return block;
+  if (SPANALLOC_UNLIKELY(exited) || !list_of(c).is_empty()) return block;
   const SpanRef span = current_span(c);
   if (SPANALLOC_UNLIKELY(!span)) return block;  // the block is the last one of a loan
   if (is_all_on_list(span, info)) {
@@ -123,12 +118,12 @@ SPANALLOC_INLINE Block* ThreadCache<Config>::carve_one(ClassId c) {
   const ClassInfo& info = Classes::info(c);
   const SpanRef span = current_span(c);
   if (SPANALLOC_UNLIKELY(!span) || span->carved.load_relaxed() == info.blocks) return nullptr;
-  if (SPANALLOC_UNLIKELY(!is_end(span->rest.load_relaxed()))) return nullptr;
+  if (SPANALLOC_UNLIKELY(!span->rest.is_empty())) return nullptr;
   auto* block = pointer_to<Block>(span->blocks.base.read_own() +
                                   std::size_t{span->carved.load_relaxed()} * info.block_size);
   count_carved(span, info, 1);
   unpoison(block, info.block_size);
-  clear_link(block);
+  block->clear_link();
   return block;
 }
 
@@ -218,7 +213,7 @@ SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_large(Request request,
 
 template <class Config>
 inline void* ThreadCache<Config>::allocate_small(ClassId c) {
-  while (is_end(list_of(c).load_relaxed())) {
+  while (list_of(c).is_empty()) {
     if (refill(c) == Refilled::kNothing) return nullptr;
   }
   return pop(list_of(c), Classes::info(c));
@@ -229,30 +224,26 @@ inline void* ThreadCache<Config>::allocate_small(ClassId c) {
 template <class Config>
 [[gnu::noinline]] inline typename ThreadCache<Config>::Refilled
 ThreadCache<Config>::take_own_blocks(ClassId c, SpanRef span) {
-  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_owned_here(span->load_word()));
-  if (Block* rest = span->rest.load_relaxed(); SPANALLOC_UNLIKELY(!is_end(rest))) {
+  SPANALLOC_ASSERT(span->free_list.is_empty() && is_owned_here(span->load_word()));
+  if (SPANALLOC_UNLIKELY(!span->rest.is_empty())) {
     // In this order a fork's child finds the list once, or not at all.
-    span->rest.store_release(no_block());
-    span->free_list.store_release(rest);
+    span->free_list.set(span->rest.take_all());
     return Refilled::kBlocks;
   }
   if (SPANALLOC_UNLIKELY(span->purged.load_relaxed() != 0)) {
-    span->free_list.store_release(take_purged(span, c));
+    span->free_list.set(take_purged(span, c));
     return Refilled::kBlocks;
   }
   if (span->carved.load_relaxed() == Classes::info(c).blocks) return Refilled::kNothing;
-  span->free_list.store_release(carve(span, c));
+  span->free_list.set(carve(span, c));
   return span->zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
 }
 
 // Takes the first block off a list that is not empty.
 template <class Config>
-SPANALLOC_INLINE Block* ThreadCache<Config>::pop(Atomic<Block*>& list, const ClassInfo& info) {
-  Block* block = list.load_relaxed();
-  const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) Misuse::retire_list(list);
-  list.store_relaxed(block_behind(block, link));
-  release_link(block);
+SPANALLOC_INLINE Block* ThreadCache<Config>::pop(FreeList& list, const ClassInfo& info) {
+  Block* block = list.pop(info.virtual_span);
+  if (SPANALLOC_UNLIKELY(block == nullptr)) Misuse::retire_list(list);
   unpoison(block, info.block_size);
   return block;
 }
@@ -307,11 +298,11 @@ template <class Config>
 inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassId c) {
   SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstLarge);
   SPANALLOC_ASSERT(pages->is_mine(cache->number));
-  while (is_end(list_of(c).load_relaxed())) {
+  while (list_of(c).is_empty()) {
     const SpanRef span = current_span(c);
     if (!span) {
       const OwnedSpan found = find_span(c);
-      if (!found && !is_end(list_of(c).load_relaxed())) continue;  // blocks were borrowed
+      if (!found && !list_of(c).is_empty()) continue;  // blocks were borrowed
       if (!found) return take_any_used_up(c) ? Refilled::kBlocks : Refilled::kNothing;
       make_current(c, found.span);  // first: add_list() may report damage
       if (found.remotes != BlockOffset::kNone) add_list(found.span, found.remotes);
@@ -329,7 +320,7 @@ template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span,
                                                               std::uint32_t at_least) {
   const ClassInfo& info = Classes::info(span->class_id());
-  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()));
+  SPANALLOC_ASSERT(span->free_list.is_empty());
   // An old value only delays the choice.
   if (info.blocks - span->load_word().outstanding() < at_least) return false;
   const RemoteList remotes = take_remotes(span->word, info.blocks);
@@ -340,7 +331,7 @@ SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span,
   // counts the list, because that is a walk over blocks in another CPU's cache. pop() finds a block
   // that is here a second time: it has no link.)
   SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
-  span->free_list.store_release(list);
+  span->free_list.set(list);
   return true;
 }
 
@@ -349,18 +340,15 @@ SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span,
 template <class Config>
 inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
   Block* const list = pages->block_at_offset(span, remotes);
-  Block* const rest = span->rest.load_relaxed();
-  if (is_end(span->free_list.load_relaxed())) {
-    span->free_list.store_release(list);
-  } else if (is_end(rest)) {
-    span->rest.store_release(list);
+  if (span->free_list.is_empty()) {
+    span->free_list.set(list);
+  } else if (span->rest.is_empty()) {
+    span->rest.set(list);
   } else {
     const ClassInfo& info = Classes::info(span->class_id());
-    link_to(Misuse::length_of_own_list(list, info, info.blocks,
-                                       [&] { Misuse::retire_lists(*this, span); })
-                .last,
-            rest);
-    span->rest.store_release(list);
+    span->rest.prepend(list, Misuse::length_of_own_list(list, info, info.blocks, [&] {
+                               Misuse::retire_lists(*this, span);
+                             }).last);
   }
 }
 
@@ -378,8 +366,8 @@ SPANALLOC_INLINE bool ThreadCache<Config>::take_remotely_ready(ClassId c) {
   const unsigned i = cache->used_up.any(c);
   if (i == cache->used_up.kNoPlace) return false;
   const SpanRef span = pages->span(cache->used_up.span(i));
-  return is_end(span->free_list.load_relaxed()) &&
-         take_remote_blocks(span, Classes::info(c).refill_remotes) && take_used_up(c, i);
+  return span->free_list.is_empty() && take_remote_blocks(span, Classes::info(c).refill_remotes) &&
+         take_used_up(c, i);
 }
 // When memory is out: makes a used-up span of the class current that has any free block.
 template <class Config>
@@ -388,15 +376,14 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::take_any_used_up(ClassId c) {
   cache->used_up.for_each([&](unsigned i) {
     if (found || cache->used_up.class_of(i) != c) return;
     const SpanRef span = pages->span(cache->used_up.span(i));
-    found = (!is_end(span->free_list.load_relaxed()) || take_remote_blocks(span, 1)) &&
-            take_used_up(c, i);
+    found = (!span->free_list.is_empty() || take_remote_blocks(span, 1)) && take_used_up(c, i);
   });
   return found;
 }
 template <class Config>
 inline bool ThreadCache<Config>::take_used_up(ClassId c, unsigned place) {
   const SpanRef span = pages->span(cache->used_up.span(place));
-  SPANALLOC_ASSERT(is_owned_here(span->load_word()) && !is_end(span->free_list.load_relaxed()));
+  SPANALLOC_ASSERT(is_owned_here(span->load_word()) && !span->free_list.is_empty());
   if (const SpanRef used_up = current_span(c)) join_used_up(c, used_up);
   set_current(c, span);
   span->watched = 0;
@@ -445,7 +432,7 @@ inline void ThreadCache<Config>::current_to_used_up(ClassId c, SpanRef span) {
 // makes it ready is an event.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::join_used_up(ClassId c, SpanRef span) {
-  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_end(span->rest.load_relaxed()));
+  SPANALLOC_ASSERT(span->free_list.is_empty() && span->rest.is_empty());
   const ClassInfo& info = Classes::info(c);
   span->expect_frees(info.refill_remotes);
   cache->used_up.join(span.number, c, info.slices);
@@ -476,16 +463,9 @@ inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
   // After its exit hook a thread gives the span back with each call: one block is enough.
   if (SPANALLOC_UNLIKELY(exited)) count = 1;
-  char* first = pages->address(span.number) + offset;
-  char* at = first;
-  for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
-    unpoison(at, sizeof(Block));
-    link_to(reinterpret_cast<Block*>(at), reinterpret_cast<Block*>(at + info.block_size));
-  }
-  unpoison(at, sizeof(Block));
-  link_to(reinterpret_cast<Block*>(at), no_block());
+  Block* const first = link_up(pages->address(span.number) + offset, info.block_size, count);
   count_carved(span, info, count);
-  return reinterpret_cast<Block*>(first);
+  return first;
 }
 
 // Links up the purged blocks of the next purged page, or pages, if a block
@@ -506,19 +486,19 @@ SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, Clas
           reinterpret_cast<Block*>(pages->address(span.number) + std::size_t{i} * info.block_size);
       unpoison(block, sizeof(Block));
       // It has no link, unless it was freed a second time.
-      if (SPANALLOC_UNLIKELY(is_link(block, link_of(block), info.virtual_span))) {
+      if (SPANALLOC_UNLIKELY(block->has_link(info.virtual_span))) {
         span->purged.store_release(0);  // they are lost
         Misuse::freed_twice(block);
       }
       if (last != nullptr) {
-        link_to(last, block);
+        last->link_to(block);
       } else {
         first = block;
       }
       last = block;
     });
   } while (last == nullptr);
-  link_to(last, no_block());
+  last->link_to(no_block());
   // Before they are on a list: a fork's child takes them as out.
   span->purged.store_release(purged);
   expect_emptying(span, info, span->carved.load_relaxed());
@@ -687,7 +667,7 @@ template <class Config>
 template <class Config>
 inline typename ThreadCache<Config>::MaybeZero ThreadCache<Config>::allocate_small_page(ClassId c) {
   Refilled refilled = Refilled::kBlocks;
-  if (is_end(list_of(c).load_relaxed())) {
+  if (list_of(c).is_empty()) {
     const Inside inside(*this);
     flush_one_batch();
     refilled = refill(c);

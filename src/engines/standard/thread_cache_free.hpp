@@ -108,8 +108,7 @@ SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWo
   if (cache->batches.add(*this, span, word, block)) return;
   if (word.state() == SpanState::kOwned &&
       SPANALLOC_LIKELY(free_into_owned(span->word, word, mark, [&](BlockOffset list) {
-        link_to(block,
-                list == BlockOffset::kNone ? no_block() : pages->block_at_offset(span, list));
+        block->link_to(pages->first_of(span, list));
       }))) {
     return;
   }
@@ -132,7 +131,7 @@ template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::deallocate_own(void* p, ThreadCache& self,
                                                                   SpanRef span) {
   auto* block = static_cast<Block*>(p);
-  Block* list = span->free_list.load_relaxed();
+  Block* list = span->free_list.first();
   if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
     return deallocate_suspect(p, self, span);
   self.miss_map();
@@ -263,7 +262,7 @@ template <class Config>
   const bool has_list = !Classes::has_one_block(span->class_id());
   const auto link = [&](BlockOffset list) {
     if (!has_list) return;
-    link_to(oldest, list == BlockOffset::kNone ? no_block() : pages->block_at_offset(span, list));
+    oldest->link_to(pages->first_of(span, list));
   };
   switch (heap->protocol().free_remote(span, mark, count, link)) {
     case Freed::kRefused:

@@ -94,7 +94,7 @@ inline void ThreadCache<Config>::for_each_current_class(F f) {
 template <class Config>
 inline bool ThreadCache<Config>::is_used_up(ClassId c) {
   const SpanRef span = current_span(c);
-  return is_end(span->free_list.load_relaxed()) && is_all_on_list(span, Classes::info(c));
+  return span->free_list.is_empty() && is_all_on_list(span, Classes::info(c));
 }
 template <class Config>
 inline void ThreadCache<Config>::leave_current_and_share(ClassId c) {
@@ -156,10 +156,10 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   const std::uint32_t carved = span->carved.load_relaxed();
   std::uint32_t count =
       info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
-  Block* const list = span->free_list.load_relaxed();
-  Block* const rest = span->rest.load_relaxed();
+  Block* const list = span->free_list.first();
+  Block* const rest = span->rest.first();
   const auto last_of = [&](Block* first) -> Block* {
-    if (is_end(first)) return nullptr;
+    if (first->is_end()) return nullptr;
     const ListLength length = Misuse::length_of_own_list(
         first, info, info.blocks - count, [&] { Misuse::retire_lists(*this, span); });
     count += length.blocks;
@@ -183,9 +183,8 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   SPANALLOC_ASSERT(count <= info.blocks);
   if (last_of_rest != nullptr) {
     // In this order a fork's child finds each list once, or not at all.
-    span->rest.store_release(no_block());
-    link_to(last_of_rest, list);
-    span->free_list.store_release(rest);
+    span->rest.clear();
+    span->free_list.prepend(rest, last_of_rest);
   }
   return count;
 }

@@ -58,13 +58,13 @@ constexpr bool blocks_are_in_steps() {
   return true;
 }
 
-/// By class: the bits that no link to another block of such a span has set; see leads_to_block().
+/// By class: the bits that no link to another block of such a span has set.
 template <class Config>
 constexpr std::array<std::uint64_t, SizeClasses<Config>::kSmallClasses> make_link_masks() {
   std::array<std::uint64_t, SizeClasses<Config>::kSmallClasses> masks{};
   for (unsigned c = 0; c < masks.size(); ++c) {
     const std::size_t span = c == 0 ? kQuantum : SizeClasses<Config>::kTable[c].virtual_span;
-    masks[c] = ~std::uint64_t{span - kQuantum};
+    masks[c] = no_link_bits(span);
   }
   return masks;
 }

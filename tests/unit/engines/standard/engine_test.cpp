@@ -571,7 +571,7 @@ TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
   for (const std::size_t size : std::initializer_list<std::size_t>{16, 64, 400, 1280, 2000}) {
     const standard::ClassId c = Classes::of(size);
     const auto is_empty = [c] {
-      return standard::is_end(E::thread_cache.current[index_of(c)]->free_list.load_relaxed());
+      return E::thread_cache.current[index_of(c)]->free_list.is_empty();
     };
     std::vector<void*> blocks;
     // All but the span's last blocks: when these have been carved there is
@@ -613,9 +613,7 @@ TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
 // An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the
 // allocator, must not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
-  const auto empty = [] {
-    return standard::is_end(E::thread_cache.current[1]->free_list.load_relaxed());
-  };
+  const auto empty = [] { return E::thread_cache.current[1]->free_list.is_empty(); };
   // A span of this class for every low byte of a page's number, and then an empty list.
   std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
   while (!empty()) blocks.push_back(E::allocate(16));

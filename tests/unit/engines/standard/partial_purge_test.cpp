@@ -413,17 +413,20 @@ class OneSpan {
  public:
   OneSpan() {
     standard::link_key.choose(12345);
-    span.free_list.store_relaxed(no_block());
-    span.rest.store_relaxed(no_block());
+    span.free_list.clear();
+    span.rest.clear();
     span.carved.store_relaxed(kBlocks);
     span.zero = false;
   }
   static constexpr std::uint32_t kBlocks = 32;
   static constexpr standard::SizeClass kInfo{2048, 64 * kKiB, 64 * kKiB, kBlocks};
   Block* at(std::uint32_t i) { return reinterpret_cast<Block*>(memory + i * kInfo.block_size); }
+  std::uint64_t first_word(std::uint32_t i) {
+    return *reinterpret_cast<std::uint64_t*>(memory + i * kInfo.block_size);
+  }
   void push(std::uint32_t i) {
-    link_to(at(i), span.free_list.load_relaxed());
-    span.free_list.store_relaxed(at(i));
+    at(i)->link_to(span.free_list.first());
+    span.free_list.set(at(i));
   }
   standard::PartialPurge thinning() { return {span, memory, kInfo}; }
   bool purge(char* from, std::size_t bytes) {
@@ -433,8 +436,8 @@ class OneSpan {
   }
   std::vector<std::uint32_t> list(Block* block) {
     std::vector<std::uint32_t> blocks;
-    for (; !is_end(block); block = next_of(block)) {
-      EXPECT_TRUE(is_link(block, link_of(block), kInfo.virtual_span));
+    for (; !block->is_end(); block = block->next()) {
+      EXPECT_TRUE(block->has_link(kInfo.virtual_span));
       blocks.push_back(static_cast<std::uint32_t>(reinterpret_cast<char*>(block) - memory) /
                        kInfo.block_size);
       if (blocks.size() > kBlocks) break;
@@ -454,28 +457,28 @@ TEST(PartialPurge, TheFirstBlockStaysWhereOthersPush) {
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);
   s->thinning().purge_pages(no_block(), false, 4096, [&](char* from, std::size_t bytes) {
     // The owner has read where the list began, and frees two blocks.
-    link_to(s->at(20), s->at(7));
-    s->span.free_list.store_relaxed(s->at(20));
+    s->at(20)->link_to(s->at(7));
+    s->span.free_list.set(s->at(20));
     s->push(21);
     return s->purge(from, bytes);
   });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b1100u) << "blocks 4 to 7";
-  EXPECT_EQ(s->list(s->span.rest.load_relaxed()), (Numbers{10, 9}));
+  EXPECT_EQ(s->list(s->span.rest.first()), (Numbers{10, 9}));
   s->thinning().cut_lists(no_block());
-  EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{21, 20}));
+  EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{21, 20}));
 }
 
 TEST(PartialPurge, SoItDoesOnTheRemoteList) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {0u, 1u, 12u, 2u, 3u}) s->push(i);
-  Block* const remotes = s->span.free_list.load_relaxed();
-  s->span.free_list.store_relaxed(no_block());
+  Block* const remotes = s->span.free_list.first();
+  s->span.free_list.clear();
   s->thinning().purge_pages(remotes, false, 4096,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u);
-  EXPECT_EQ(s->list(s->span.rest.load_relaxed()), (Numbers{12}));
+  EXPECT_EQ(s->list(s->span.rest.first()), (Numbers{12}));
   EXPECT_EQ(s->thinning().cut_lists(remotes), no_block());
-  link_to(s->at(20), remotes);  // freed meanwhile
+  s->at(20)->link_to(remotes);  // freed meanwhile
   EXPECT_EQ(s->thinning().cut_lists(s->at(20)), s->at(20));
   EXPECT_EQ(s->list(s->at(20)), (Numbers{20}));
 }
@@ -485,7 +488,7 @@ TEST(PartialPurge, AStillListLosesItsFirstBlock) {
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);
   s->thinning().purge_pages(no_block(), true, 4096,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{10, 9}));
+  EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{10, 9}));
   EXPECT_EQ(s->purged, 2 * kPage);
 }
 
@@ -494,8 +497,8 @@ TEST(PartialPurge, WhatTheKernelDoesNotTakeBackHasNoLinks) {
   for (const std::uint32_t i : {9u, 4u, 5u}) s->push(i);
   s->thinning().purge_pages(no_block(), false, 4096, [&](char*, std::size_t) { return false; });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b100u);
-  EXPECT_EQ(s->at(4)->stored, 0u);
-  EXPECT_EQ(s->at(5)->stored, 0u);
+  EXPECT_EQ(s->first_word(4), 0u);
+  EXPECT_EQ(s->first_word(5), 0u);
 }
 
 TEST(PartialPurge, LargerPagesOfTheKernelGoTogether) {
@@ -517,7 +520,7 @@ TEST(PartialPurge, BlocksThatWereNeverCarvedAreNotDropped) {
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u)
       << "the page of block 4 ends in one that was never carved";
   EXPECT_EQ(s->purged, 2 * kPage + 13 * kPage) << "and those behind";
-  EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{4}));
+  EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{4}));
 }
 
 // A child finds the mask, and a thinner cut short anywhere behind it.
@@ -526,10 +529,10 @@ TEST(PartialPurge, AForksChildEndsWhatWasBegun) {
     const auto s = std::make_unique<OneSpan>();
     for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u, 14u}) s->push(i);
     s->span.purged.store_relaxed(0b1100);
-    link_to(s->at(10), s->at(4));  // one had left
+    s->at(10)->link_to(s->at(4));  // one had left
     s->thinning().unlink_purged(no_block(), still);
-    EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{14, 10, 9}));
-    EXPECT_EQ(s->thinning().length(s->span.free_list.load_relaxed(), 32), 3u);
+    EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{14, 10, 9}));
+    EXPECT_EQ(s->thinning().length(s->span.free_list.first(), 32), 3u);
   }
 }
 

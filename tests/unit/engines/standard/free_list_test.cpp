@@ -1,6 +1,6 @@
 // The links of free blocks: what cannot be forged, and what becomes of a block that is freed twice,
 // whichever two lists it has come to stand on. (docs/security.md says which of it is promised.)
-#include "engines/standard/block.hpp"
+#include "engines/standard/free_list.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -139,11 +139,10 @@ TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
           << bit;
     }
     const standard::Block block{};
-    for (int i = 0; i < 1'000'000; ++i)
-      ASSERT_FALSE(standard::is_link(&block, random.next(), span));
+    for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(block.is_link(random.next(), span));
   }
   const standard::Block* none = standard::no_block();
-  EXPECT_FALSE(standard::leads_to_block(standard::link_of(none), standard::kMostSpan));
+  EXPECT_FALSE(standard::leads_to_block(none->link(), standard::kMostSpan));
 }
 
 using StandardLinksDeathTest = testing::Test;
@@ -719,15 +718,52 @@ TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
       auto* block = reinterpret_cast<standard::Block*>(memory + offset);
       for (std::uint64_t low = 0; low < 2 * span; ++low) {
         const bool leads = low % standard::kQuantum == 0 && low < span;
-        ASSERT_EQ(standard::is_link(block, low, span), leads) << low;
+        ASSERT_EQ(block->is_link(low, span), leads) << low;
       }
-      standard::link_to(block, standard::no_block());
-      EXPECT_EQ(standard::next_of(block), standard::no_block());
-      EXPECT_TRUE(standard::is_link(block, standard::link_of(block), span));
-      EXPECT_FALSE(standard::leads_to_block(standard::link_of(block), span));
+      block->link_to(standard::no_block());
+      EXPECT_EQ(block->next(), standard::no_block());
+      EXPECT_TRUE(block->has_link(span));
+      EXPECT_FALSE(standard::leads_to_block(block->link(), span));
     }
   }
-  EXPECT_TRUE(standard::is_end(standard::no_block()));
+  EXPECT_TRUE(standard::no_block()->is_end());
+}
+
+TEST(FreeList, GivesBlocksBackInTurnAndRefusesOnesWithoutALink) {
+  constexpr std::size_t kSize = 48;
+  constexpr std::uint32_t kCount = 6;
+  alignas(64 * kKiB) static char memory[kCount * kSize];
+  const auto at = [](std::size_t i) {
+    return reinterpret_cast<standard::Block*>(memory + i * kSize);
+  };
+  standard::link_key.choose(12345);
+  standard::FreeList list{standard::no_block()};
+  EXPECT_TRUE(list.is_empty());
+  list.set(standard::link_up(memory, kSize, 3));
+  EXPECT_EQ(standard::find_without_link(memory, kSize, 3, 64 * kKiB), nullptr);
+  at(5)->link_to(standard::no_block());
+  at(4)->link_to(at(5));
+  list.prepend(at(4), at(5));
+  at(3)->clear_link();
+  EXPECT_EQ(standard::find_without_link(memory, kSize, kCount, 64 * kKiB), memory + 3 * kSize);
+  list.push(at(3), address_of(list.first()) ^ address_of(at(3)));
+  const standard::ListLength length = standard::length_of(list.first(), 64 * kKiB, kCount);
+  EXPECT_TRUE(length.whole);
+  EXPECT_EQ(length.blocks, kCount);
+  EXPECT_EQ(length.last, at(2));
+  EXPECT_FALSE(standard::length_of(list.first(), 64 * kKiB, kCount - 1).whole);
+  EXPECT_TRUE(standard::list_has(list.first(), at(0), 64 * kKiB, kCount));
+  for (const unsigned i : {3u, 4u, 5u, 0u, 1u}) {
+    EXPECT_EQ(list.pop_if_not_last(standard::no_link_bits(64 * kKiB)), at(i));
+    EXPECT_EQ(first_word(at(i)), 0u);
+  }
+  EXPECT_EQ(list.pop_if_not_last(standard::no_link_bits(64 * kKiB)), nullptr);
+  EXPECT_EQ(list.pop(64 * kKiB), at(2));
+  EXPECT_TRUE(list.is_empty());
+  list.set(at(1));
+  EXPECT_EQ(list.pop(64 * kKiB), nullptr) << "it was handed out";
+  EXPECT_EQ(list.take_all(), at(1));
+  EXPECT_TRUE(list.is_empty());
 }
 
 // A program may copy what it finds in memory that it was given: a word that
