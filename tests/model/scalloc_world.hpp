@@ -20,8 +20,7 @@ struct ScallocTestAccess {
   static void restart() {
     using Engine = ScallocEngine<Config>;
     // The pool is large, and one core's: emptied, not made anew.
-    for (unsigned size = 0; size < scalloc::kRealSpanSizes; ++size)
-      Engine::room_.pool.forget_all(size, 0);
+    Engine::room_.pool.forget_all();
     for (scalloc::SharedLab& lab : Engine::room_.shared_labs) ::new (&lab) scalloc::SharedLab{};
     ::new (&Engine::heap_) typename Engine::Heap(Engine::room_, &Engine::find_thread);
     ::new (&Engine::thread_) typename Engine::Frontend(Engine::heap_);

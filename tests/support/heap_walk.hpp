@@ -71,10 +71,10 @@ class HeapWalker {
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
       const unsigned row = Classes::row_of_stack(stack);
       for (unsigned shard = 0; shard < heap_.pool().shards(); ++shard) {
-        const SpanNumber first = heap_.pool().take_all(stack, shard);
+        const SpanNumber first = heap_.pool().stacks().take_all(stack, shard);
         SpanNumber last = SpanNumber::kNone;
         for (SpanNumber number = first; number != SpanNumber::kNone;
-             number = Heap::Pool::next_of(number, pages_.pool_links())) {
+             number = Heap::Pool::Stacks::next_of(number, pages_.pool_links())) {
           const SpanRef span = pages_.span(number);
           places_[span.record] += kPooled;
           const ClassInfo& info = Classes::info(span->class_id());
@@ -83,7 +83,7 @@ class HeapWalker {
           last = number;
         }
         if (first != SpanNumber::kNone)
-          heap_.pool().put_chain(stack, shard, first, last, pages_.pool_links());
+          heap_.pool().stacks().put_chain(stack, shard, first, last, pages_.pool_links());
       }
     }
   }

@@ -175,9 +175,7 @@ class Backend {
     }
     if (!stacks_lost_) return;
     stacks_lost_ = false;
-    for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
-      for (unsigned core = 0; core < pool_->shards(); ++core) pool_->forget_all(size, core);
-    }
+    pool_->forget_all();
     directory_.for_each_span([this](Span* span, Mark mark) {
       if (!mark.is_free()) return;
       const SliceNumber number = directory_.number_of(span);

@@ -63,6 +63,43 @@ struct Standard {
   /// A smaller block that must move is copied: to move its pages out of the arena costs system
   /// calls, and makes it a mapping of its own for the rest of its life.
   static constexpr std::size_t kMoveAtLeast = 1 * kMiB;
+  /// Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
+  static constexpr std::size_t kMostOutside = 16384;
+
+  // --- What a miss of the pool looks at ----------------------------------------------------------
+  // Bounded: a thousand idle threads must not make each fresh span expensive.
+  static constexpr std::uint32_t kCachesPerMiss = 16;
+  static constexpr std::uint32_t kLendersPerMiss = 16;  // caches, for a loan of their owned spans
+  static constexpr unsigned kShardsPerLook = 4;         // to see whether the pool has any
+  static constexpr unsigned kShardsPerMiss = 4;         // to drain them
+  /// What a shard's stacks must hold before they are drained for another size.
+  static constexpr std::size_t kWorthDraining = 2 * kMiB;
+  /// What a miss drains for each slice that it wants, in PoolRows' units; more for huge blocks, whose slices must lie in a row.
+  static constexpr std::size_t kDrainedPerSlice = 12;
+  static constexpr std::size_t kDrainedPerHugeSlice = 32;
+
+  // --- When memory goes back to the kernel (memory_return.hpp) -----------------------------------
+  // What a decay epoch does at its beginning, and then with each call of a thread that passes by.
+  static constexpr std::uint32_t kCachesPerEpoch = 64;  // whose cached large spans it takes
+  static constexpr std::size_t kDrainedPerCall = 16;    // of the pools, as above
+  static constexpr std::size_t kPurgedPerCall = 64 * kMiB;
+  /// Spent on the pages of shared spans, in PartialPurge's units; half a millisecond.
+  static constexpr std::size_t kPartsPurgedPerCall = 1u << 16;
+  /// Of these, for a record, and the arena's word for it, that are in no CPU cache.
+  static constexpr std::size_t kCostOfRecord = 8;
+  /// How many such calls the background thread makes before it waits again.
+  static constexpr unsigned kMostPartsOfAnEpoch = 1u << 16;
+  /// Below this limit so little can be free that no background thread need watch it.
+  static constexpr std::size_t kWorthBackground = 4 * kMiB;
+  /// The longest time, but for one epoch, that it outlives the program's last thread.
+  static constexpr std::uint64_t kLongestWaitMs = 1000;
+  /// What exceeds the bound on dirty memory is purged by the frees that follow, at least so much at
+  /// a time.
+  static constexpr std::size_t kPurgedPerFree = 4 * kMiB;
+  /// From this size on large blocks are looked at: is little of them in memory? From kGiant on
+  /// memory counts for more than time (large_habits.hpp).
+  static constexpr std::size_t kLookAtLeast = 8 * kMiB;
+  static constexpr std::size_t kGiant = 32 * kMiB;
 };
 
 /// A variant without batches: each free of another thread's block goes to its span at once.

@@ -67,7 +67,7 @@ class StandardEngineOf {
 
   /// The background thread's body: passes the decay epochs when no other thread does.
   static void pass_epochs_in_background() {
-    for (unsigned idle = 0; pages.wait_for_epoch(idle);)
+    for (unsigned idle = 0; pages.memory_return.wait_for_epoch(idle);)
       idle = thread_cache.pass_epochs() ? 0 : idle + 1;
   }
 

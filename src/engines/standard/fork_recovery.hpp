@@ -46,7 +46,7 @@ class ForkRecovery {
     pages.cache_registry().enter_child();
     pages.abandon_heaps_lock();
     pages.outside.enter_child();
-    pages.forget_background();
+    pages.memory_return.forget_background();
     if (!pages.is_started()) return count_calls_anew(pages);
     pages.recovery_is_due.store_relaxed(Pages::kRecoveryIsDue);
     recover_if_outside(pages);
@@ -93,7 +93,7 @@ class ForkRecovery {
       if (!pages.has_vanished(cache)) return;
       // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits
       // for this lock, or has had it: then the cache ended with the heap.
-      const LockGuard guard(pages.purge_lock);
+      const LockGuard guard(pages.memory_return.purge_lock);
       Heap* const heap = pages.heap_or_none(cache.heap.load_relaxed());
       if (heap == nullptr || !heap->is_started() || !pages.has_vanished(cache)) return;
       abandon_for_vanished_thread(pages, *heap, cache);
@@ -119,7 +119,7 @@ class ForkRecovery {
     const bool cut_short = vanished_threads_were_inside(pages);
     // These two locks guard nothing that can be half changed and matter: a start is made
     // again, the arena purges.
-    for (WakingLock* lock : {&pages.start_lock, &pages.purge_lock}) {
+    for (WakingLock* lock : {&pages.start_lock, &pages.memory_return.purge_lock}) {
       if (lock->owner_died()) lock->reset();
     }
     pages.arena.recover_lock();
@@ -177,7 +177,7 @@ class ForkRecovery {
     SpanProtocol<Pages> protocol(pages);
     pages.for_each_cache([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
     pages.for_each_heap([](Heap& heap) {
-      if (heap.is_started()) heap.forget_pool();
+      if (heap.is_started()) heap.pool().stacks().forget_all();
     });
     pages.arena.recover_in_child();
     pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
@@ -287,7 +287,7 @@ class ForkRecovery {
     for (const Atomic<SpanNumber>& number : cache.current) share(number.load_relaxed());
     return_loans(pages, heap, cache);
     cache.forget_current_spans();
-    heap.take_large_spans(cache, 0);
+    heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();
     pages.clear_map(cache);
     heap.put_in_pool(

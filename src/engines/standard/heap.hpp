@@ -28,6 +28,7 @@
 #include "engines/engine.hpp"
 #include "engines/standard/heap_storage.hpp"
 #include "engines/standard/page_layer.hpp"
+#include "engines/standard/pool_rows.hpp"
 #include "engines/standard/span_protocol.hpp"
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
@@ -56,12 +57,11 @@ class Heap {
   using Protocol = SpanProtocol<Pages>;
   using Reuse = typename Pages::Arena::Reuse;
   using Arena = typename Pages::Arena;
-  using Storage = HeapStorage<Config>;
-  using Pool = typename Storage::Pool;
+  using Pool = PoolRows<Config>;
 
   /// `thread_exit`: the destructor of what a thread keeps for this heap (thread::ExitKey).
   constexpr Heap(Pages& pages, void (*thread_exit)(void*))
-      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages) {}
+      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), pool_(pages) {}
 
   // --- Start and end -----------------------------------------------------------------------------
 
@@ -79,14 +79,14 @@ class Heap {
   /// whole, or completes its end.
   void destroy() {
     if (!is_started()) return;
-    take_all_large_spans(0);
+    pool_large_spans(0);
     {
       // Other heaps' threads come here only under this lock: to drain the pool,
       // or steal from idle caches.
-      LockGuard guard(pages_.purge_lock);
+      LockGuard guard(pages_.memory_return.purge_lock);
       // First: from here on a fork's child goes on with it.
       started_.store_release(0);
-      give_pool_back();
+      drain();
     }
     // Before the spans go to other heaps, because a fork's child takes the lists for true.
     pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
@@ -105,8 +105,8 @@ class Heap {
     // After the spans: while a span names a cache, nobody else may have the cache.
     return_caches();
     exit_key.remove();
-    LockGuard guard(pages_.purge_lock);
-    leave();
+    LockGuard guard(pages_.memory_return.purge_lock);
+    pages_.leave(number_);
   }
   /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a
   /// vanished thread, or undoes a start, which is made anew.
@@ -116,19 +116,18 @@ class Heap {
     pages_.outside.free_all_of(index_of(number_));
     return_caches();
     exit_key.remove();
-    leave();
+    pages_.leave(number_);
   }
   /// Called by the page layer, before anybody finds the heap there.
-  void take_place(HeapNumber number, Storage& storage) {
+  void take_place(HeapNumber number, HeapStorage<Config>& storage) {
     number_ = number;
-    storage_ = &storage;
+    pool_.start(storage.pool);
+    abandoned_lists_.of_class = storage.abandoned;
   }
 
   constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
-  Pool& pool() { return storage_->pool; }
-  /// In a fork's child.
-  void forget_pool() { storage_->forget_pool(); }
+  Pool& pool() { return pool_; }
   const AbandonedLists& abandoned_lists() const { return abandoned_lists_; }
   /// A hint. (Without a cache nothing was ever abandoned.)
   bool has_uncounted_abandoned() {
@@ -185,77 +184,28 @@ class Heap {
   /// A span for class `c`; none: out of memory. The stacks of `shard` are tried first.
   FreshSpan take_span(ClassId c, unsigned shard) {
     if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
-    const FreshSpan fresh = take_from_arena(c, shard);
-    return Classes::has_one_block(c) && !fresh.is_pooled ? counted(fresh, Classes::info(c).slices)
-                                                         : fresh;
+    const SliceCount slices{Classes::info(c).slices};
+    const FreshSpan fresh = take_from_arena(slices, alignment_of(c),
+                                            [&] { return take_dirty_or_clean(c, slices, shard); });
+    return Classes::has_one_block(c) && !fresh.is_pooled ? counted(fresh, slices) : fresh;
   }
   /// A span of kHuge for `slices` at a multiple of `alignment` slices; none: out of memory.
-  FreshSpan take_large(SliceCount slices, std::size_t alignment, Reuse reuse) {
-    purge_by_decay(os::now_ms());
-    if (!pages_.arena.was_refused(slices.count, alignment)) {
-      const auto take = [&](Reuse how) {
-        return as_fresh(pages_, pages_.arena.take(slices.count, alignment, how));
-      };
+  FreshSpan take_huge(SliceCount slices, std::size_t alignment, Reuse reuse) {
+    const auto take = [&](Reuse how) { return take_at_hand(slices, alignment, how); };
+    const FreshSpan fresh = take_from_arena(slices, alignment, [&] {
       if (reuse == Reuse::kDirtyFirst) {
-        if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
+        if (const FreshSpan dirty = take(Reuse::kDirtyOnly)) return dirty;
         // Before clean memory is touched: what threads and the pool keep for other sizes.
-        take_all_large_spans(0, kCachesAMiss);
-        if (drain_for(slices, 0, kDrainedForLarge * slices.count)) {
-          if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
+        pool_large_spans(0, Config::kCachesPerMiss);
+        if (drain_for(slices, 0, Config::kDrainedPerHugeSlice)) {
+          if (const FreshSpan dirty = take(Reuse::kDirtyOnly)) return dirty;
         }
       }
-      if (const FreshSpan fresh = take(reuse)) return counted(fresh, slices.count);
-    }
-    return counted(take_anyhow(slices, alignment), slices.count);
+      return take(reuse);
+    });
+    return counted(fresh, slices);
   }
 
-  /// For calloc: makes a large span that was just taken read as zero without touching it, if that
-  /// is cheaper than to clear it. False: clear it.
-  /// To clear pages that are not in memory would bring them there.
-  SPANALLOC_COLD bool zero_by_purging(const FreshSpan& fresh, SliceCount slices) {
-    if (slices.count < kLookAtLeast) return false;
-    const std::uint32_t first = index_of(fresh.span.number);
-    LargeHabits& habits = pages_.large_habits;
-    if (!habits.wants_look_to_clear(slices.count))
-      return pages_.arena.purge_taken(first, slices.count);
-    const std::size_t used = pages_.arena.sample_used(first, slices.count, LargeHabits::kUsed);
-    return habits.clears_by_purging(slices.count, used) &&
-           pages_.arena.purge_taken(first, slices.count);
-  }
-
-  /// In a span of one block, looks at the memory around the `bytes` of the block. If that is
-  /// more than a quarter of them, it is counted as idle, or purged if much is counted already.
-  /// The caller has the span.
-  /// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs
-  /// nothing. In memory that others had used, the part around the block would stay for as long as the
-  /// block. To purge it takes as long as to write to a page, and the next block of the span must do
-  /// without those pages: so it happens only where there is much of it.
-  [[gnu::noinline]] void give_slack_back(SpanRef span, const char* block, std::size_t bytes,
-                                         bool all_is_dirty) {
-    Arena& arena = pages_.arena;
-    const std::uint32_t first = index_of(span.number);
-    const std::size_t slices = pages_.slices_of(span).count;
-    const std::uintptr_t begin = address_of(pages_.address(span.number));
-    const std::uintptr_t end = begin + (slices << Config::kSliceBits);
-    const std::uintptr_t head_end = align_down(address_of(block), os::page_size());
-    const std::uintptr_t tail = align_up(address_of(block) + bytes, os::page_size());
-    std::size_t before = head_end - begin;
-    std::size_t behind = end - tail;
-    // What was never used, or is purged, is not in memory.
-    if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
-    if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
-    std::size_t idle = before + behind;
-    if (idle * 4 <= bytes) {
-      idle = 0;
-    } else if (const std::size_t live = pages_.dirty_bound.live() << Config::kSliceBits;
-               !pages_.slack_bound.has_room(live) &&
-               pages_.slack_bound.pays(idle, live, os::now_ms())) {
-      for (const auto& [at, size] : {std::pair{begin, before}, std::pair{tail, behind}}) {
-        if (size != 0 && arena.purge_part(first, slices, pointer_to(at), size)) idle -= size;
-      }
-    }
-    pages_.count_idle(span, min_of(idle / SlackBound::kPage, SlackBound::kMostOfASpan));
-  }
   /// Begins a life: writes the record of a span that was just taken, at last its word; from there
   /// on the span is in use. It is owned and none of its blocks is carved, or it is shared and its
   /// one block is out. Blocks begin at `offset` in the span.
@@ -276,7 +226,7 @@ class Heap {
     change_class(span, c);
     span->heap.store_relaxed(number_);
     span->zero = fresh.zero;
-    if (!single) pages_.count_idle(span, 0);
+    if (!single) pages_.memory_return.count_idle(span, 0);
     span->asked = 0;
     span->carved.store_relaxed(0);
     span->free_list.clear();
@@ -328,8 +278,9 @@ class Heap {
     const bool done =
         pages_.arena.resize_in_place(first, slices.count) ||
         (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
-    if (done && slices > old) count_taken(first + old.count, slices.count - old.count);
-    if (done && slices < old) pages_.dirty_bound.given(old.count - slices.count, false);
+    auto& bound = pages_.memory_return;
+    if (done && slices > old) bound.note_taken(first + old.count, {slices.count - old.count});
+    if (done && slices < old) bound.dirty_bound.given(old.count - slices.count, false);
     return done;
   }
   /// Another class for a span of one block that is in use; only its record changes.
@@ -349,7 +300,7 @@ class Heap {
     const std::size_t offset = span->shown.base.load_relaxed() % Classes::kSlice;
     const std::size_t least = align_up(offset + n, os::page_size());
     if (is_better_copied(old, {least >> Config::kSliceBits})) return nullptr;
-    if (!pages_.outside.promise(kMostOutside)) return nullptr;
+    if (!pages_.outside.promise(Config::kMostOutside)) return nullptr;
     const std::uint32_t first = index_of(span.number);
     std::size_t bytes = align_up(pages_.with_room(least), os::page_size());
     auto moved = pages_.arena.move_out(first, old.count, bytes);
@@ -367,7 +318,7 @@ class Heap {
     if (moved.left_a_range) {
       pages_.give(span, true);
     } else {
-      pages_.has_no_range(span, old);
+      pages_.memory_return.note_given(span, old, true);  // the arena has no range there any more
     }
     return static_cast<char*>(moved.to) + offset;
   }
@@ -378,7 +329,7 @@ class Heap {
   [[gnu::noinline]] void put_in_pool(SpanRef span, unsigned shard) {
     if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr))
       block_in_use(block);
-    purge_by_decay(os::now_ms());
+    pages_.memory_return.purge_if_due(os::now_ms());
   }
   // A handler may leave a report by a jump: reports come when the caller holds nothing any more.
   void put_in_pool(SpanChain chain, unsigned shard) {
@@ -393,50 +344,22 @@ class Heap {
     if (SPANALLOC_UNLIKELY(in_use != nullptr)) block_in_use(in_use);
     if (SPANALLOC_UNLIKELY(chain.damaged != SpanNumber::kNone))
       pages_.corrupted(pages_.span(chain.damaged));
-    purge_by_decay(os::now_ms());
+    pages_.memory_return.purge_if_due(os::now_ms());
   }
-  /// Purges all dirty free memory. False: there was none.
-  SPANALLOC_COLD bool purge_all_free() {
-    LockGuard guard(pages_.purge_lock);
-    pages_.purge_cursor = 0;
-    const std::size_t before = pages_.given_back.load_relaxed();
-    purge_shared(PurgeWhich::kAll, SIZE_MAX);
-    drain_all_pools();
-    const bool purged =
-        pages_.arena.purge(false) != 0 || pages_.given_back.load_relaxed() != before;
-    pages_.dirty_bound.dirty_is(0);
-    pages_.arena.look_at_limit();
-    return purged;
-  }
-  /// Purges if it is time. True: the decay epoch has more to do.
-  bool pass_by_clock(std::uint64_t now) {
-    purge_by_decay(now);
-    return now >= pages_.next_purge.load_relaxed();
-  }
-  /// Pools empty spans whose owners have not noticed it, from up to `at_most`
-  /// caches. Returns how many.
-  /// Passes by a bounded number of abandoned lists and other heaps' caches.
+  /// Pools empty spans whose owners have not noticed it, from up to `at_most` caches. Returns how
+  /// many.
   SPANALLOC_COLD std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard) {
-    if (!is_started()) return 0;
-    const std::size_t count = index_of(pages_.end_of_caches());
-    const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
-    std::uint32_t victim =
-        next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
-    std::uint32_t stolen = 0;
-    std::uint32_t looked_at = 0;
-    for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
-      const CacheNumber number{static_cast<std::uint32_t>(victim % count)};
-      if (!pages_.has_cache(number)) continue;
-      CacheRecord& other = pages_.cache_at(number);
-      // Abandoned lists have no thread.
-      if (other.heap.load_relaxed() != number_ || other.thread.load_relaxed() == 0) continue;
-      ++looked_at;
+    std::uint32_t next = next_cache_.fetch_add_relaxed(
+        static_cast<std::uint32_t>(min_of(index_of(pages_.end_of_caches()), at_most)));
+    std::uint32_t claimed = 0;
+    for_caches_in_turn(next, at_most, [&](CacheRecord& other) {
       const SpanChain chain = protocol_.claim_unnoticed_empties(
           other.number, [&] { return other.heap.load_relaxed() == number_; });
       put_in_pool(chain, shard);
-      stolen += chain.count;
-    }
-    return stolen;
+      claimed += chain.count;
+      return false;
+    });
+    return claimed;
   }
 
   /// Takes a loan: the remote list of a span of class c that another cache owns, if it has so many
@@ -447,54 +370,33 @@ class Heap {
     explicit operator bool() const { return static_cast<bool>(span); }
   };
   [[gnu::noinline]] Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
-    const std::size_t count = index_of(pages_.end_of_caches());
-    const std::size_t steps = min_of(count, std::size_t{kLendersAMiss} + AbandonedLists::kMost);
-    std::uint32_t looked_at = 0;
-    for (std::size_t i = 0; i < steps && looked_at < kLendersAMiss; ++i) {
-      const CacheNumber number{static_cast<std::uint32_t>(borrower.next_lender++ % count)};
-      if (!pages_.has_cache(number)) continue;
-      CacheRecord& lender = pages_.cache_at(number);
-      if (lender.heap.load_relaxed() != number_ || lender.thread.load_relaxed() == 0 ||
-          &lender == &borrower) {
-        continue;
-      }
-      ++looked_at;
+    Borrowed borrowed;
+    for_caches_in_turn(borrower.next_lender, Config::kLendersPerMiss, [&](CacheRecord& lender) {
+      if (&lender == &borrower) return false;
       // The lender may have other spans by now: the protocol looks again.
-      const auto borrowed_from = [&](SpanNumber owned) -> Borrowed {
-        if (owned == SpanNumber::kNone) return {};
+      const auto borrow_from = [&](SpanNumber owned) {
+        if (owned == SpanNumber::kNone) return false;
         const SpanRef span = pages_.span(owned);
-        if (span->shown_class.load_relaxed() != index_of(c)) return {};
+        if (span->shown_class.load_relaxed() != index_of(c)) return false;
         const RemoteList list =
-            protocol_.borrow(span, number, c, at_least, [&] { return has(span); });
-        return list.first == BlockOffset::kNone ? Borrowed{} : Borrowed{span, list.first};
+            protocol_.borrow(span, lender.number, c, at_least, [&] { return has(span); });
+        if (list.first != BlockOffset::kNone) borrowed = {span, list.first};
+        return list.first != BlockOffset::kNone;
       };
-      if (const Borrowed got = borrowed_from(lender.current[index_of(c)].load_relaxed()))
-        return got;
-      for (unsigned place = 0; place < lender.used_up.kPlaces; ++place) {
-        if (const Borrowed got = borrowed_from(lender.used_up.span(place))) return got;
-      }
-    }
-    return {};
+      bool done = borrow_from(lender.current[index_of(c)].load_relaxed());
+      for (unsigned place = 0; place < lender.used_up.kPlaces && !done; ++place)
+        done = borrow_from(lender.used_up.span(place));
+      return done;
+    });
+    return borrowed;
   }
   /// False: there never were two threads at a time.
   bool may_have_lenders() {
     return index_of(pages_.end_of_caches()) > std::size_t{abandoned_lists_.mask} + 2;
   }
-  /// A hint, from the nearest shards only.
-  bool looks_out_of_spans(ClassId c, unsigned shard) const {
-    const unsigned row = Classes::info(c).pool_row;
-    const unsigned shards = storage_->pool.shards();
-    for (unsigned step = 0; step < shards && step < kShardsALook; ++step) {
-      const unsigned other = (shard + step) % shards;
-      for (const unsigned stack : {young_stack(row), old_stack(row)}) {
-        if (!storage_->pool.looks_empty(stack, other)) return false;
-      }
-    }
-    return true;
-  }
 
   /// Puts the cached large spans of a cache, if they are this heap's, into the pool.
-  void take_large_spans(CacheRecord& cache, unsigned shard) {
+  void pool_large_spans_of(CacheRecord& cache, unsigned shard) {
     cache.large_spans.for_each([&](Span& span) {
       if (owns_record(span) && cache.large_spans.take_away(span))
         put_in_pool(cached_of_record(span), shard);
@@ -509,14 +411,13 @@ class Heap {
     const ClassInfo* of = nullptr;
     auto links = pages_.pool_links();
     const auto put_all = [&] {
-      if (count == 0 || pool().put_chain_bounded(young_stack(of->pool_row), shard, first, last,
-                                                 count, most_young(*of, shard), links)) {
+      if (count == 0 || pool_.put_chain(first, last, count, *of, shard)) {
         count = 0;
         return;
       }
       for (; count != 0; --count) {
         const SpanNumber number = first;
-        first = Pool::next_of(number, links);
+        first = Pool::Stacks::next_of(number, links);
         pool_single(pages_.span(number), shard);
       }
     };
@@ -543,7 +444,7 @@ class Heap {
     SPANALLOC_ASSERT(Classes::has_one_block(c));
     FreshSpan first;
     do {
-      const SpanNumber number = get_local(info.pool_row, shard);
+      const SpanNumber number = pool_.take_local(info.pool_row, shard);
       if (number == SpanNumber::kNone) return first;
       const SpanRef span = pages_.span(number);
       if (!first) {
@@ -559,11 +460,10 @@ class Heap {
     } while (first.same_class && cache.large_spans.has_half());
     return first;
   }
-  /// take_large_spans() of all caches, or of `at_most` of them in turn, except
-  /// those of thread `but_of`.
-  SPANALLOC_COLD void take_all_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX,
-                                           const void* but_of = nullptr) {
-    if (!is_started()) return;
+  /// pool_large_spans_of() all caches, or `at_most` of them in turn, except those of thread
+  /// `but_of`.
+  SPANALLOC_COLD void pool_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX,
+                                       const void* but_of = nullptr) {
     const std::size_t count = index_of(pages_.end_of_caches());
     const std::size_t steps = min_of(count, at_most);
     std::uint32_t next = next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
@@ -572,13 +472,34 @@ class Heap {
       if (!pages_.has_cache(number)) continue;
       CacheRecord& cache = pages_.cache_at(number);
       if (but_of == nullptr || cache.thread.load_relaxed() != address_of(but_of))
-        take_large_spans(cache, shard);
+        pool_large_spans_of(cache, shard);
     }
+  }
+
+  // --- What MemoryReturn asks for, of a started heap, under its lock -----------------------------
+
+  /// What is in the pool now is the last epoch's from here on; so are some of the spans that
+  /// threads keep.
+  void begin_epoch() {
+    pool_large_spans(0, Config::kCachesPerEpoch);
+    if (has_uncounted_abandoned()) count_abandoned_due.store_relaxed(1);
+    pool_.begin_epoch();
+  }
+  /// Gives to the arena some of what was in the pool when the epoch began. Returns the cost.
+  SPANALLOC_COLD std::size_t drain_last_epochs(std::size_t at_most) {
+    return pool_.drain_last_epochs(at_most, give_to_arena());
+  }
+  /// Gives the pool to the arena.
+  SPANALLOC_COLD void drain() { pool_.drain(give_to_arena()); }
+  /// Puts into the pool what threads keep and do not use, and know or do not know to be empty.
+  void pool_all_unused(unsigned shard) {
+    claim_empty_of_others(UINT32_MAX, shard);
+    pool_large_spans(shard);
   }
 
   /// The shard of the thread that has `cache` (nullptr: of a thread without one).
   unsigned shard_of(const CacheRecord* cache) const {
-    return storage_->pool.shard_of(cache == nullptr ? 0 : index_of(cache->number));
+    return pool_.stacks().shard_of(cache == nullptr ? 0 : index_of(cache->number));
   }
 
   // --- Caches ------------------------------------------------------------------------------------
@@ -613,53 +534,14 @@ class Heap {
   Atomic<std::uint32_t> count_abandoned_due{0};
 
  private:
-  // Caches that a pool miss looks at: a thousand idle threads must not make
-  // each fresh span expensive.
-  static constexpr std::uint32_t kCachesAMiss = 16;
-  // Caches whose owned spans a miss looks at for a loan; bounded like kCachesAMiss.
-  static constexpr std::uint32_t kLendersAMiss = 16;
-  static constexpr unsigned kShardsALook = 4;
-  // Caches whose cached large spans a decay epoch takes; bounded like kCachesAMiss.
-  static constexpr std::uint32_t kEmptiedAnEpoch = 64;
-  // Shards whose stacks a miss looks at, to drain them; bounded like kCachesAMiss.
-  static constexpr unsigned kShardsAMiss = 4;
-  // What a shard's stacks must hold before they are drained for another size.
-  static constexpr std::size_t kWorthDraining = 2 * kMiB;
-  // What a decay epoch drains at a time, in units of give_some_back() of some 250
-  // instructions; bounded, too.
-  static constexpr std::size_t kDrainedAnEpoch = 16;
-  // What a miss drains for each slice that it wants; more for large objects, whose
-  // slices must lie in a row.
-  static constexpr std::size_t kDrainedAMiss = 12;
-  static constexpr std::size_t kDrainedForLarge = 32;
-  // In PartialPurge's units: a record, and the arena's word for it, that are in no CPU cache.
-  static constexpr std::size_t kCostOfRecord = 8;
-  // In PartialPurge's units: what one call spends on the pages of shared spans; half a millisecond.
-  static constexpr std::size_t kPartsPurgedAnEpoch = 1u << 16;
-  // Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
-  static constexpr std::size_t kMostOutside = 16384;
-  // From this size on large blocks are looked at: is little of them in
-  // memory? (That takes some 2 us.)
-  static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kSlice;
-  // What exceeds the bound on dirty memory is purged by the frees that follow, at
-  // least so much at a time.
-  static constexpr std::size_t kPurgedAFree = 4 * kMiB / Classes::kSlice;
-  // Slices that one free may purge: a bound on its time.
-  static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kSlice;
-
   SPANALLOC_COLD bool start_slow() {
     if (!pages_.start()) return false;
     LockGuard guard(pages_.start_lock);
     if (started_.load_relaxed() != 0) return true;
     if (!pages_.enter(this)) return false;
-    abandoned_lists_.of_class = storage_->abandoned;
-    pool().set_shards(os::cpu_count());
+    pool_.stacks().set_shards(os::cpu_count());
     started_.store_release(1);  // release: pairs with is_started()
     return true;
-  }
-  void leave() {
-    storage_->forget();  // for the next heap of this number
-    pages_.leave(number_);
   }
   // With the first cache rather than with the heap: a process that never allocates
   // writes to no cache record.
@@ -675,7 +557,7 @@ class Heap {
       if (cache == nullptr) return false;
       {
         LockGuard cache_guard(cache->lock);
-        cache->abandoned_of_class = storage_->abandoned;
+        cache->abandoned_of_class = abandoned_lists_.of_class;
         cache->abandoned_list = abandoned_lists_made_ + 1;
       }
       abandoned_lists_.numbers[abandoned_lists_made_] = cache->number;
@@ -688,6 +570,23 @@ class Heap {
   bool is_of_this_heap(const CacheRecord& cache) const {
     return cache.heap.load_relaxed() == number_ &&
            (cache.thread.load_relaxed() != 0 || cache.is_abandoned_list());
+  }
+  // Calls f(cache) for threads' caches of this heap, for up to `at_most` from number `next` on, until
+  // one is true. Passes by a bounded number of abandoned lists, which have no thread, and of other
+  // heaps' caches.
+  template <class F>
+  void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, F f) {
+    const std::size_t count = index_of(pages_.end_of_caches());
+    const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
+    std::uint32_t looked_at = 0;
+    for (std::size_t i = 0; i < steps && looked_at < at_most; ++i) {
+      const CacheNumber number{static_cast<std::uint32_t>(next++ % count)};
+      if (!pages_.has_cache(number)) continue;
+      CacheRecord& cache = pages_.cache_at(number);
+      if (cache.heap.load_relaxed() != number_ || cache.thread.load_relaxed() == 0) continue;
+      ++looked_at;
+      if (f(cache)) return;
+    }
   }
   // Asked without the lock: true is certain. (There may be many such caches.
   // This heap's stay its own.)
@@ -714,18 +613,15 @@ class Heap {
       pages_.return_cache(&cache);  // it was not idle, and so ours until here
     });
   }
-  static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {
+  FreshSpan as_fresh(const typename Arena::Taken& taken) {
     if (taken.first == 0) return {};
-    SPANALLOC_ASSERT(SpanNumber{taken.first} < pages.end_of_spans());
-    return {pages.span(SpanNumber{taken.first}), taken.zero};
+    SPANALLOC_ASSERT(SpanNumber{taken.first} < pages_.end_of_spans());
+    return {pages_.span(SpanNumber{taken.first}), taken.zero};
   }
   // Of a span of one block: counted as live.
-  FreshSpan counted(const FreshSpan& fresh, std::size_t slices) {
-    if (fresh) count_taken(index_of(fresh.span.number), slices);
+  FreshSpan counted(const FreshSpan& fresh, SliceCount slices) {
+    if (fresh) pages_.memory_return.note_taken(index_of(fresh.span.number), slices);
     return fresh;
-  }
-  void count_taken(std::size_t first, std::size_t slices) {
-    pages_.dirty_bound.taken(slices, pages_.arena.dirty_slices(first, slices));
   }
   static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
   // The span of one block that this record, one of this heap, belongs to.
@@ -734,12 +630,7 @@ class Heap {
     return pages_.span(SpanNumber{static_cast<std::uint32_t>(number)});
   }
   FreshSpan take_pooled(ClassId c, unsigned shard) {
-    const unsigned row = Classes::info(c).pool_row;
-    SpanNumber number = get_local(row, shard);
-    for (const unsigned stack : {young_stack(row), old_stack(row)}) {
-      if (number != SpanNumber::kNone) break;
-      number = pool().get_from_other_shard(stack, shard, pages_.pool_links());
-    }
+    const SpanNumber number = pool_.take(Classes::info(c).pool_row, shard);
     if (number == SpanNumber::kNone) return {};
     return as_pooled(number, c);
   }
@@ -751,57 +642,48 @@ class Heap {
     const ClassId was = fresh.span->class_id();
     fresh.same_class = was == c;
     fresh.has_blocks = fresh.same_class && !Classes::has_one_block(c);
-    if (!fresh.same_class) forget_blocks(fresh.span);
+    if (!fresh.same_class) check_all_back(fresh.span);
     if (SPANALLOC_UNLIKELY(Classes::has_one_block(was) != Classes::has_one_block(c))) {
-      pages_.dirty_bound.changed(Classes::info(c).slices, Classes::has_one_block(c));
+      pages_.memory_return.dirty_bound.changed(Classes::info(c).slices, Classes::has_one_block(c));
     }
     return fresh;
   }
-  FreshSpan take_open(ClassId c, Reuse reuse) {
-    return as_fresh(pages_, pages_.arena.take(Classes::info(c).slices, alignment_of(c), reuse));
+  FreshSpan take_at_hand(SliceCount slices, std::size_t alignment, Reuse reuse) {
+    return as_fresh(pages_.arena.take(slices.count, alignment, reuse));
   }
-  FreshSpan take_dirty_or_open(ClassId c, unsigned shard) {
-    if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
+  FreshSpan take_dirty_or_clean(ClassId c, SliceCount slices, unsigned shard) {
+    const auto take = [&](Reuse how) { return take_at_hand(slices, alignment_of(c), how); };
+    if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return fresh;
     // Before clean memory is touched: what other threads keep that have freed such blocks, and may
     // not run for long; and what the pool keeps for other sizes.
     if (Classes::has_one_block(c)) {
-      take_all_large_spans(shard, kCachesAMiss, os::thread_id());
+      pool_large_spans(shard, Config::kCachesPerMiss, os::thread_id());
       if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
     }
-    if (const SliceCount wanted{Classes::info(c).slices};
-        drain_for(wanted, shard, kDrainedAMiss * wanted.count)) {
-      if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
+    if (drain_for(slices, shard, Config::kDrainedPerSlice)) {
+      if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return fresh;
     }
-    if (claim_empty_of_others(kCachesAMiss, shard) != 0) {
+    if (claim_empty_of_others(Config::kCachesPerMiss, shard) != 0) {
       if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
     }
-    return take_open(c, Reuse::kDirtyFirst);
+    return take(Reuse::kDirtyFirst);
   }
-  // For when the arena has no range of this size at hand. Drains the pools into it and takes more
-  // memory from the system; if that is refused, tries everything else. That second time no other
-  // thread may drain, purge or decommit: what it holds would be missing.
-  SPANALLOC_COLD FreshSpan take_anyhow(SliceCount slices, std::size_t alignment) {
-    Arena& arena = pages_.arena;
-    typename Arena::Taken taken;
-    if (!arena.was_refused(slices.count, alignment)) {
-      if (pages_.purge_lock.try_lock()) {
-        drain_all_pools();
-        pages_.purge_lock.unlock();
-      }
-      taken =
-          arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
+  template <class AtHand>
+  FreshSpan take_from_arena(SliceCount slices, std::size_t alignment, AtHand at_hand) {
+    pages_.memory_return.purge_if_due(os::now_ms());
+    if (!pages_.arena.was_refused(slices.count, alignment)) {
+      if (const FreshSpan fresh = at_hand()) return fresh;
     }
-    if (taken.first == 0 && slices.count < arena.capacity() && alignment < arena.capacity()) {
-      LockGuard guard(pages_.purge_lock);
-      pages_.for_each_heap([](Heap& heap) {
-        heap.claim_empty_of_others(UINT32_MAX, 0);
-        heap.take_all_large_spans(0);
-        heap.drain_pool();
-      });
-      taken = arena.take_growing(slices.count, alignment, pages_.records_reach(),
-                                 Arena::Effort::kDecommit);
-    }
-    return as_fresh(pages_, taken);
+    return as_fresh(pages_.memory_return.take_anyhow(slices, alignment));
+  }
+  bool drain_for(SliceCount wanted, unsigned shard, std::size_t cost_of_slice) {
+    return pool_.drain_for(wanted, shard, cost_of_slice * wanted.count, give_to_arena());
+  }
+  auto give_to_arena() {
+    return [this](SpanRef span) {
+      check_all_back(span);
+      pages_.give(span);
+    };
   }
   // Whether to copy a growing block rather than to move its pages out. A block that grows by a
   // quarter or more is copied a few times in all. Into dirty memory that costs less than the
@@ -817,46 +699,11 @@ class Heap {
     pages_.arena.give(dirty.first);
     return true;
   }
-  FreshSpan take_from_arena(ClassId c, unsigned shard) {
-    purge_by_decay(os::now_ms());
-    const SliceCount slices{Classes::info(c).slices};
-    if (!pages_.arena.was_refused(slices.count, alignment_of(c))) {
-      if (const FreshSpan fresh = take_dirty_or_open(c, shard)) return fresh;
-    }
-    return take_anyhow(slices, alignment_of(c));
-  }
-  SPANALLOC_COLD void give_large(SpanRef span, SliceCount slices) {
-    pages_.give(span, comes_back_sparse(span, slices) &&
-                          pages_.arena.purge_taken(index_of(span.number), slices.count));
-    keep_dirty_bound(slices.count);
-  }
-  // True: give it back as clean memory, after purging it.
-  bool comes_back_sparse(SpanRef span, SliceCount slices) {
-    if (slices.count < kLookAtLeast || !pages_.large_habits.wants_look(slices.count)) return false;
-    const std::size_t used =
-        pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
-    return pages_.large_habits.gives_back(slices.count, used);
-  }
-  // After a free of so many slices. Twice as much can be purged, so that the bound is reached
-  // even while it sinks with the live memory; and one free takes no longer than the kernel
-  // would to take the block back.
-  void keep_dirty_bound(std::size_t slices) {
-    const std::size_t excess = pages_.dirty_bound.excess();
-    if (SPANALLOC_LIKELY(excess == 0) || !pages_.purge_lock.try_lock()) return;
-    const std::size_t wanted = min_of(excess, slices * 2 + kPurgedAFree);
-    const std::size_t purged = pages_.arena.purge_largest(wanted);
-    pages_.dirty_bound.purged_for_bound(purged);
-    if (purged < wanted) pages_.dirty_bound.dirty_is(0);  // there is no more
-    pages_.purge_lock.unlock();
-  }
-  void drain_pool() {
-    if (is_started()) give_pool_back();
-  }
   // In a span that counts as empty: a block that is on no list. nullptr: all are free.
   using InUse = const char*;
   InUse pool_or_retire(SpanRef span, unsigned shard) {
     SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
-    SPANALLOC_ASSERT(has(span) && shard < pool().shards());  // no other stack is ever looked at
+    SPANALLOC_ASSERT(has(span) && shard < pool_.shards());  // no other stack is ever looked at
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
     if (const CacheNumber owner = span->load_word().owner(); owner != kNobody) {
@@ -867,16 +714,17 @@ class Heap {
     const auto slices = [&] { return pages_.slices_of(span).count; };
     // Spans of kHuge have no row; nor has a span that a vanished thread was resizing at the fork.
     const bool odd = info.blocks == 1 && slices() != info.slices;
-    if (odd || pages_.arena.is_at_limit() ||
-        !pool().put_bounded(young_stack(info.pool_row), shard, span.number, most_young(info, shard),
-                            pages_.pool_links())) {
-      if (const InUse block = forget_blocks_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr))
+    if (odd || pages_.arena.is_at_limit() || !pool_.put(span.number, info, shard)) {
+      if (const InUse block = check_all_back_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr))
         return block;
+      auto& bound = pages_.memory_return;
       if (c == Classes::kHuge) {
-        give_large(span, pages_.slices_of(span));
+        const SliceCount all = pages_.slices_of(span);
+        pages_.give(span, bound.purge_if_sparse(span, all));
+        bound.keep_dirty_bound(all);
       } else {
         pages_.give(span);
-        if (info.blocks == 1) keep_dirty_bound(info.slices);
+        if (info.blocks == 1) bound.keep_dirty_bound({info.slices});
       }
     }
     return nullptr;
@@ -887,14 +735,14 @@ class Heap {
     SPANALLOC_ASSERT(none == nullptr);
     (void)none;
   }
-  void forget_blocks(SpanRef span) {
-    if (const InUse block = forget_blocks_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr)) {
+  void check_all_back(SpanRef span) {
+    if (const InUse block = check_all_back_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr)) {
       block_in_use(block);
     }
   }
   // A span that was emptied leaves its class. (Nothing is ever carved in a span of one block; where
   // one block was carved, it is clear that it is back.)
-  InUse forget_blocks_or_retire(SpanRef span) {
+  InUse check_all_back_or_retire(SpanRef span) {
     if (span->carved.load_relaxed() > 1) {
       if (const InUse block = look_for_use(span); SPANALLOC_UNLIKELY(block != nullptr)) {
         retire(span);
@@ -946,183 +794,18 @@ class Heap {
         "free:",
         block);
   }
-  SPANALLOC_COLD void give_pool_back() {
-    for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-      for (unsigned shard = 0; shard < pool().shards(); ++shard) give_stack_back(stack, shard);
-    }
-  }
-  // The stacks of a row of the pool: for spans put there in this decay
-  // epoch, and in the one before.
-  unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_epoch.load_relaxed(); }
-  unsigned old_stack(unsigned row) const {
-    return 2 * row + (pages_.pool_epoch.load_relaxed() ^ 1);
-  }
-  SpanNumber get_local(unsigned row, unsigned shard) {
-    const SpanNumber young = pool().get_local(young_stack(row), shard, pages_.pool_links());
-    if (young != SpanNumber::kNone) return young;
-    return pool().get_local(old_stack(row), shard, pages_.pool_links());
-  }
-  // The room that both stacks together have under the bound. (A hint, as the counts are.)
-  std::uint32_t most_young(const ClassInfo& info, unsigned shard) {
-    const std::uint32_t old = pool().count_hint(old_stack(info.pool_row), shard);
-    return old < info.pool_most ? info.pool_most - old : 0;
-  }
-  void give_stack_back(unsigned stack, unsigned shard) {
-    // (One at a time: a handler may leave a report by a jump.) As many as the stack holds, or more;
-    // spans that others put there meanwhile need not be waited for.
-    for (std::uint32_t left = pool().count_hint(stack, shard); left != 0; --left) {
-      const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
-      if (number == SpanNumber::kNone) return;
-      forget_blocks(pages_.span(number));
-      pages_.give(pages_.span(number));
-    }
-  }
-  // Gives back a bounded part of one stack. Returns the cost: 1 for 64 blocks looked
-  // at or a call of the arena.
-  std::size_t give_some_back(unsigned stack, unsigned shard, std::size_t at_most) {
-    std::size_t cost = 0;
-    while (cost < at_most) {
-      const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
-      if (number == SpanNumber::kNone) break;
-      const SpanRef span = pages_.span(number);
-      cost += 1 + span->carved.load_relaxed() / 64;
-      forget_blocks(span);
-      pages_.give(span);
-    }
-    return cost;
-  }
-  // Gives back some of what was in the pool when this decay epoch began.
-  SPANALLOC_COLD std::size_t give_some_old_back(std::size_t at_most) {
-    if (!is_started()) return 0;
-    std::size_t cost = 0;
-    for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
-      for (unsigned shard = 0; shard < pool().shards() && cost < at_most; ++shard) {
-        cost += give_some_back(old_stack(row), shard, at_most - cost);
-      }
-    }
-    return cost;
-  }
-  // Drains `units` of the first shard, from `shard` on, with kWorthDraining and
-  // what is wanted. False: none.
-  SPANALLOC_COLD bool drain_for(SliceCount wanted, unsigned shard, std::size_t units) {
-    if (!is_started()) return false;
-    const unsigned shards = pool().shards();
-    const unsigned looked_at = static_cast<unsigned>(min_of(shards, kShardsAMiss));
-    for (unsigned i = 0; i < looked_at; ++i, shard = shard + 1 == shards ? 0 : shard + 1) {
-      std::size_t slices = 0;
-      for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-        slices +=
-            pool().count_hint(stack, shard) * Classes::slices_of_row(Classes::row_of_stack(stack));
-      }
-      if (slices << Config::kSliceBits < kWorthDraining || slices < wanted.count) continue;
-      std::size_t left = units;
-      for (const auto stack_of : {&Heap::old_stack, &Heap::young_stack}) {
-        for (unsigned row = 0; row < Classes::kPoolRows && left != 0; ++row) {
-          left -= min_of(give_some_back((this->*stack_of)(row), shard, left), left);
-        }
-      }
-      return true;
-    }
-    return false;
-  }
-  enum class PurgeWhich { kAged, kAll };
-  // Purges pages of shared spans on which no block is out: of all shared spans, or of those in which
-  // nothing was freed since the last epoch. Goes on from the cursor until the cost reaches `at_most`.
-  // True: it came to the end. Goes through the records of all heaps, because lists change while
-  // nobody holds their locks.
-  //
-  // Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun
-  // is not started. A record says who owns its span; that is asked again under the owner's lock.
-  SPANALLOC_COLD bool purge_shared(PurgeWhich which, std::size_t at_most) {
-    const std::size_t end = index_of(pages_.end_of_spans());
-    std::size_t cost = 0;
-    for (std::size_t next = 0; pages_.purge_cursor < end; pages_.purge_cursor = next) {
-      if (cost >= at_most) return false;
-      cost += kCostOfRecord;
-      const SpanNumber number{static_cast<std::uint32_t>(pages_.purge_cursor)};
-      // A range in use is one span: its other slices' records do not matter. (Count 0: a free range,
-      // which is gone through, or one that was just given back.)
-      next = pages_.purge_cursor + max_of(pages_.arena.count_of(index_of(number)), 1);
-      if (!pages_.has_record(number)) continue;
-      const SpanRef span = pages_.span(number);
-      protocol_.with_shared(span, which == PurgeWhich::kAll, [&](auto& cache, SpanWord word) {
-        const Heap* owner = pages_.heap_or_none(span->heap.load_relaxed());
-        if (owner == nullptr || !owner->is_started()) return;
-        // The number of blocks out only falls while the span is shared.
-        // (`uncounted`: by others' frees only.)
-        const std::uint32_t out = word.outstanding() - span->uncollected();
-        const std::uint32_t seen = Watch::seen(out);
-        const bool purged_parts = span->watched == Watch::purged(out);
-        if (which == PurgeWhich::kAged && span->watched != seen) {
-          if (!purged_parts) span->watched = seen;
-          return;
-        }
-        if (purged_parts) return;
-        span->watched = Watch::purged(out);
-        cost += pages_.purge_pages(span, cache, word);
-      });
-    }
-    return true;
-  }
-  SPANALLOC_COLD void drain_all_pools() {
-    pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
-  }
-  void purge_by_decay(std::uint64_t now) {
-    if (SPANALLOC_UNLIKELY(now >= pages_.next_purge.load_relaxed())) purge_now(now);
-  }
-  // One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older
-  // spans go down to the arena, what was free there in the last epoch and still is gets purged, and
-  // what is free now will be old in the next one. So dirty memory that nobody wants is purged after
-  // half the decay time at least and the whole of it at most, if threads come by. One call does a
-  // bounded part, and the next one goes on. An epoch ends for certain: spans that come into the pools
-  // meanwhile go onto the other stacks, which are the next epoch's. (But for a span that a thread was
-  // just about to put onto an old one.)
-  SPANALLOC_COLD void purge_now(std::uint64_t now) {
-    // Another thread is at it: another free will see to the rest
-    if (!pages_.purge_lock.try_lock()) return;
-    if (now >= pages_.next_purge.load_relaxed()) {
-      if (!pages_.in_epoch) {
-        pages_.in_epoch = true;
-        pages_.purge_cursor = 0;
-        pages_.for_each_heap([&](Heap& heap) {
-          heap.take_all_large_spans(0, kEmptiedAnEpoch);
-          if (heap.has_uncounted_abandoned()) heap.count_abandoned_due.store_relaxed(1);
-        });
-        pages_.arena.look_at_limit();
-        // What is in the pools now is old from here on.
-        pages_.pool_epoch.store_relaxed(pages_.pool_epoch.load_relaxed() ^ 1);
-      }
-      std::size_t cost = 0;
-      pages_.for_each_heap([&](Heap& heap) {
-        cost += heap.give_some_old_back(kDrainedAnEpoch - min_of(cost, kDrainedAnEpoch));
-      });
-      const bool drained = cost < kDrainedAnEpoch;
-      const std::size_t slices = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound);
-      pages_.given_back.fetch_add_relaxed(slices << Config::kSliceBits);
-      pages_.dirty_bound.purged(slices);
-      const bool purged = slices < kPurgedARound;
-      const bool purged_parts = purge_shared(PurgeWhich::kAged, kPartsPurgedAnEpoch);
-      if (drained && purged && purged_parts) {
-        pages_.dirty_bound.pass_epoch(pages_.arena.age());
-        pages_.forget_some_that_came_back();
-        pages_.in_epoch = false;
-      }
-      // If there is more to do, the next thread that comes here goes on.
-      pages_.next_purge.store_relaxed(pages_.in_epoch ? now : now + pages_.decay_ms / 2 + 1);
-    }
-    pages_.purge_lock.unlock();
-  }
 
   Pages& pages_;
   Protocol protocol_;
-  Storage* storage_ = nullptr;  // constant after start
-  HeapNumber number_{};         // constant after start
+  Pool pool_;
+  HeapNumber number_{};  // constant after start
   Atomic<std::uint32_t> started_{0};
   // Under the page layer's start lock: how many are made so far, if memory was too short for all.
   std::uint32_t abandoned_lists_made_ = 0;
   AbandonedLists abandoned_lists_;  // constant once there is a cache
   Atomic<std::uint32_t> has_abandoned_lists_{0};
-  // Which cache is the next to be stolen from. Alone in its line: each pool miss changes it.
+  // The cache to look at next for what it does not need. Alone in its line: each pool miss changes
+  // it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_cache_{0};
 };
 

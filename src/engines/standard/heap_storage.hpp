@@ -23,17 +23,10 @@ struct HeapStorage {
   /// See AbandonedLists
   alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];
 
-  /// In a fork's child, or while nobody uses the heap: what is in the pool
-  /// belongs to others, or is lost.
-  void forget_pool() {
-    for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-      for (unsigned shard = 0; shard < pool.shards(); ++shard) pool.forget_all(stack, shard);
-    }
-  }
   /// While nobody uses the heap, which has none of its spans in the pool any
   /// more (or has lost them).
   void forget() {
-    forget_pool();
+    pool.forget_all();
     for (Atomic<std::uint64_t>& bits : abandoned) bits.store_relaxed(0);
   }
 };

@@ -54,7 +54,8 @@ class Loans {
     SPANALLOC_ASSERT(!thread.current_span(c) && thread.list_of(c).is_empty());
     if (SPANALLOC_UNLIKELY(thread.exited) || !thread.heap->may_have_lenders()) return false;
     if (thread.has_had_spans(c) &&
-        (!thread.heap->looks_out_of_spans(c, thread.shard()) || leaves_out_search())) {
+        (!thread.heap->pool().looks_empty(Classes::info(c).pool_row, thread.shard()) ||
+         leaves_out_search())) {
       return false;
     }
     const auto at_least =

@@ -16,20 +16,17 @@
 #include "base/compiler.hpp"
 #include "engines/standard/cache_record.hpp"
 #include "engines/standard/heap_storage.hpp"
-#include "engines/standard/large_habits.hpp"
+#include "engines/standard/memory_return.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/partial_purge.hpp"
 #include "engines/standard/size_classes.hpp"
-#include "engines/standard/slack_bound.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/span_placement.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing_arena.hpp"
-#include "pages/dirty_bound.hpp"
 #include "pages/growing_table.hpp"
 #include "pages/large_objects.hpp"
 #include "sync/spin_lock.hpp"
-#include "thread/background.hpp"
 #include "thread/lifecycle.hpp"
 #include "thread/record_registry.hpp"
 
@@ -60,7 +57,7 @@ class PageLayer : public thread::ForkWatch {
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*),
                                void (*at_misuse)(thread::ForkWatch*) = nullptr,
                                void (*background)() = nullptr)
-      : thread::ForkWatch{put_right, at_misuse}, background_body_(background) {}
+      : thread::ForkWatch{put_right, at_misuse}, memory_return(*this, background) {}
 
   // --- Start and end -----------------------------------------------------------------------------
 
@@ -138,17 +135,9 @@ class PageLayer : public thread::ForkWatch {
 
   SliceCount slices_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
   void give(SpanRef span, bool zero = false) {
-    if (Classes::has_one_block(span->class_id())) {
-      dirty_bound.given(slices_of(span).count, zero);
-      count_idle(span, 0);
-    }
+    if (Classes::has_one_block(span->class_id()))
+      memory_return.note_given(span, slices_of(span), zero);
     arena.give(index_of(span.number), zero);
-  }
-
-  /// give() of a span whose range is not the arena's any more.
-  void has_no_range(SpanRef span, SliceCount slices) {
-    dirty_bound.given(slices.count, true);
-    count_idle(span, 0);
   }
 
   // --- Blocks outside the arena ------------------------------------------------------------------
@@ -177,15 +166,6 @@ class PageLayer : public thread::ForkWatch {
   }
   /// Larger blocks do not count: for them memory matters more than time.
   static constexpr std::size_t kMostThatComesBack = 32 * kMiB;
-
-  /// From now on `pages` of the span's pages are idle. The caller has the span.
-  void count_idle(SpanRef span, std::size_t pages) {
-    if (SPANALLOC_LIKELY(span->idle == pages)) return;
-    const std::size_t before = span->idle;
-    // The record first: a fork's child that counts anew may count too much, but never below 0.
-    span->idle = static_cast<std::uint8_t>(pages);
-    slack_bound.changed(before, pages);
-  }
 
   // --- What the protocol asks --------------------------------------------------------------------
 
@@ -236,7 +216,7 @@ class PageLayer : public thread::ForkWatch {
         remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
           const bool purged =
               arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
-          if (purged) given_back.fetch_add_relaxed(bytes);
+          if (purged) memory_return.note_purged(bytes);
           return purged;
         });
   }
@@ -402,10 +382,14 @@ class PageLayer : public thread::ForkWatch {
     }
     return false;
   }
-  void leave(HeapNumber number) { place_of(number).store_release(nullptr); }
+  void leave(HeapNumber number) {
+    storages_[index_of(number)].forget();  // for the next heap of this number
+    place_of(number).store_release(nullptr);
+  }
   /// Before a misuse is reported.
   void leave_locks() {
-    for (WakingLock* lock : {&start_lock, &purge_lock, &heaps_lock_}) lock->unlock_if_mine();
+    for (WakingLock* lock : {&start_lock, &memory_return.purge_lock, &heaps_lock_})
+      lock->unlock_if_mine();
   }
   /// A fork's child calls this first of all.
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
@@ -424,57 +408,12 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- The background thread ---------------------------------------------------------------------
-
-  /// Called at the start of a malloc, before that has changed anything. Starts the thread that
-  /// makes the steps of the decay clock when no other thread does, if the user wants one, it does
-  /// not run yet, and there is memory to give back.
-  void want_background() {
-    // Acquire: the arena, which is asked next.
-    if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
-  }
-  /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to
-  /// do. False: no thread of the program uses a heap any more. Then it ends, and a later
-  /// want_background() starts another.
-  SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
-    if (live_caches() == 0) {
-      background_.store_release(0);
-      return false;
-    }
-    // The clock of the epochs is coarse. The second epoch that finds memory unused gives it back.
-    const std::uint64_t epoch = decay_ms / 2 + 10;
-    const std::uint64_t longer =
-        idle < 3 ? epoch : min_of(epoch << min_of(idle - 2, 4), kLongestWaitMs);
-    // In parts, so that it ends soon after the program's last thread, however long an epoch is.
-    for (std::uint64_t left = max_of(longer, epoch); left != 0 && live_caches() != 0;) {
-      const std::uint64_t part = min_of(left, kLongestWaitMs);
-      os::sleep_ms(part);
-      left -= part;
-    }
-    return true;
-  }
-  /// In a fork's child: the thread has vanished.
-  void forget_background() { background_.store_relaxed(0); }
-
   // --- Shared by the heaps -----------------------------------------------------------------------
 
   Arena arena;
   /// Blocks whose pages have left the arena; their owners are the heaps' numbers.
   LargeObjects<> outside;
-  DirtyBound<Classes::kSlice> dirty_bound;
-  SlackBound slack_bound;
-  LargeHabits large_habits{32 * kMiB / Classes::kSlice};
-  WakingLock purge_lock;                ///< held to purge or to age memory
-  Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
-  bool in_epoch = false;                ///< under purge_lock: an epoch has begun and is not done
-  /// Changes under purge_lock when an epoch begins: 0 or 1, the stack of each pair in the
-  /// heaps' pools that takes spans in this epoch. The epoch empties the other. Relaxed: a
-  /// hint, spans may be in either.
-  Atomic<std::uint32_t> pool_epoch{0};
-  /// Bytes that epochs have purged, and trims in shared spans only so far; written under purge_lock.
-  Atomic<std::size_t> given_back{0};
-  std::size_t purge_cursor = 0;  ///< under purge_lock: the next record to look at
-  std::uint64_t decay_ms = 0;    ///< constant after start
+  MemoryReturn<Config> memory_return;
   // For a fork's child; see fork_recovery.hpp.
   /// Calls that have entered a heap without a cache,
   Atomic<std::uint32_t> inside_without_cache{0};
@@ -495,26 +434,6 @@ class PageLayer : public thread::ForkWatch {
     const HugePageUse use = arena.huge_page_use();
     if (use == HugePageUse::kNever) return true;
     return use != HugePageUse::kSystem && arena.limit() << Config::kSliceBits >= kLeastAdvised;
-  }
-  // Below that so little can be free that no thread need watch it.
-  static constexpr std::size_t kWorthBackground = 4 * kMiB;
-  // The longest time, but for one epoch, that the background thread outlives
-  // the program's last thread.
-  static constexpr std::uint64_t kLongestWaitMs = 1000;
-
-  // Starting a thread may call malloc, which comes here again.
-  SPANALLOC_COLD void start_background() {
-    if (background_.load_relaxed() != 0 || arena.limit() << Config::kSliceBits < kWorthBackground)
-      return;
-    std::uint32_t none = 0;
-    if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
-    // If no thread can be started, this stays so.
-    thread::start_background(background_body_);
-  }
-  SPANALLOC_COLD std::size_t live_caches() {
-    std::size_t count = 0;
-    for_each_heap([&](Heap& heap) { count += heap.live_caches.load_relaxed(); });
-    return count;
   }
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
     return partial_purge_of(span).cut_lists(first_of(span, remotes))->is_end() ? BlockOffset::kNone
@@ -539,11 +458,7 @@ class PageLayer : public thread::ForkWatch {
     if (!arena.start(Classes::kSlice << Config::kMaxOrder)) return false;
     if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
     if (!caches_.start(kMaxCaches, &arena.table_region())) return false;
-    decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
-    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
-      may_start_background_.store_release(1);  // release: pairs with want_background()
-    }
-    next_purge.store_relaxed(os::now_ms() + decay_ms / 2 + 1);
+    memory_return.start();
     started_.store_release(1);  // release: pairs with is_started()
     return true;
   }
@@ -567,7 +482,7 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_COLD TableReach reach_place(Table& table, std::size_t n) {
     const TableReach reach = table.reach(n, n + 1);
     const bool refused = reach.end == n && reach.next == n;
-    return refused && arena.decommit_free() != 0 ? table.reach(n, n + 1) : reach;
+    return refused && memory_return.make_room_for_table() ? table.reach(n, n + 1) : reach;
   }
 
   template <class F>
@@ -612,10 +527,6 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::size_t> plain_end_{0};        // written under the arena's lock: their first gap
   Atomic<std::uint32_t> started_{0};
   Atomic<std::size_t> came_back_{0};  // bytes
-  void (*const background_body_)();
-  Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
-  // 1: there is a background thread, or can be none
-  Atomic<std::uint32_t> background_{0};
   // Guards changes of what follows, and of slots_ and maps_
   WakingLock heaps_lock_;
   FrontedTable<HeapStorage<Config>, 1> storages_;  // by the heap's number

@@ -81,8 +81,6 @@ class ThreadCache : public ThreadState<Config> {
       // Each 8th search for a span collects delayed ones
       8;
   static constexpr std::uint32_t kLookedAtAMiss = 64;  // abandoned spans of each class and list
-  // How many parts of an epoch's work the background thread does before it waits again.
-  static constexpr unsigned kMostPartsOfAnEpoch = 1u << 16;
 
  public:
   using State::exited, State::exit_round, State::heap, State::current, State::owned_identity,

@@ -174,7 +174,7 @@ template <class Config>
 inline void* ThreadCache<Config>::allocate_class(ClassId c, Request request) {
   if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, c);
   NestedBlocks::free_put_off([this](void* p) { deallocate(p); });
-  pages->want_background();
+  pages->memory_return.want_background();
   const Inside inside(*this);
   flush_one_batch();
   // There is no cache record left (there is room for 262,144 living threads), or no memory for one.
@@ -195,19 +195,20 @@ template <class Config>
 SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_large(Request request, const Fill& fill) {
   if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, fill);
   NestedBlocks::free_put_off([this](void* p) { deallocate(p); });
-  pages->want_background();
+  pages->memory_return.want_background();
   const Inside inside(*this);
   flush_one_batch();
   if (request.bytes > kMaxRequest || request.alignment > kMaxRequest || !heap->start())
     return nullptr;
   const SliceCount slices = slices_for(max_of(request.bytes, 1));
   const std::size_t multiple = slices_for(request.alignment).count;
-  FreshSpan fresh = heap->take_large(slices, multiple, Reuse::kDirtyFirst);
+  FreshSpan fresh = heap->take_huge(slices, multiple, Reuse::kDirtyFirst);
   if (SPANALLOC_UNLIKELY(!fresh) && give_back_unused()) {
-    fresh = heap->take_large(slices, multiple, Reuse::kDirtyFirst);
+    fresh = heap->take_huge(slices, multiple, Reuse::kDirtyFirst);
   }
   if (!fresh) return nullptr;
-  if (fill.is_zero() && !fresh.zero) fresh.zero = heap->zero_by_purging(fresh, slices);
+  if (fill.is_zero() && !fresh.zero)
+    fresh.zero = pages->memory_return.zero_by_purging(fresh.span, slices);
   return hand_out(fresh, Classes::kHuge, request, fill);
 }
 
@@ -286,7 +287,7 @@ inline void* ThreadCache<Config>::hand_out(const FreshSpan& fresh, ClassId c, Re
   char* p = pages->address(span.number) + offset;
   unpoison(p, Singles::bytes(address_of(p), c, span_bytes));
   if (!fresh.zero && !fresh.same_class)
-    heap->give_slack_back(span, p, request.bytes, fresh.is_pooled);
+    pages->memory_return.purge_slack(span, p, request.bytes, fresh.is_pooled);
   fill.write(p, fresh.zero);
   heap->begin_single_life(fresh, c, offset);
   return p;

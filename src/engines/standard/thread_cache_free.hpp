@@ -74,7 +74,7 @@ template <class Config>
   const Inside inside(self);
   self.heap->pool_older_large_spans(*self.cache, self.shard());
   if (SPANALLOC_LIKELY(large_spans.keep(*span.record, slices)))
-    return (void)self.heap->pass_by_clock(os::now_ms());
+    return (void)self.pages->memory_return.purge_if_due(os::now_ms());
   if (SPANALLOC_UNLIKELY(!large_spans.give_up(*span.record)))
     return deallocate_others(p, self, span);
   self.heap->put_in_pool(span, self.shard());

@@ -93,7 +93,7 @@ inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, Sli
     if (!resize_where_it_stands(home, span, c, slices, old)) {
       return may_move ? home.move_out(span, old, n) : nullptr;
     }
-    home.give_slack_back(span, pages->address(span.number) + offset, n, true);
+    pages->memory_return.purge_slack(span, pages->address(span.number) + offset, n, true);
     span->asked = static_cast<std::uint32_t>(slices.count);
   }
   char* block = pages->address(span.number) + offset;

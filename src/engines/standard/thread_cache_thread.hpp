@@ -56,7 +56,7 @@ inline void ThreadCache<Config>::detach() {
   });
   while (!cache->used_up.is_empty()) share_used_up(cache->used_up.oldest());
   if (!cache->large_spans.is_empty()) {
-    heap->take_large_spans(*cache, shard());
+    heap->pool_large_spans_of(*cache, shard());
     cache->large_spans.forget();
   }
   if (heap->protocol().may_have_shared(cache->number)) {
@@ -197,7 +197,7 @@ template <class Config>
 [[gnu::noinline]] inline bool ThreadCache<Config>::read_clock(ClassId busy) {
   const Inside inside(*this);
   const std::uint64_t now = os::now_ms();
-  const bool has_more = heap->pass_by_clock(now);
+  const bool has_more = pages->memory_return.purge_if_due(now);
   if (has_more) cache->events |= 63;  // this thread goes on with its next event
   count_abandoned_if_due();
   share_unused(now, busy);
@@ -233,11 +233,7 @@ SPANALLOC_COLD inline void ThreadCache<Config>::share_current(ClassId c) {
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::pass_epochs() {
   const Inside inside(*this);
-  const std::size_t before = pages->given_back.load_relaxed();
-  // (Another thread may be doing it.)
-  for (unsigned i = 0; heap->pass_by_clock(os::now_ms()) && i < kMostPartsOfAnEpoch; ++i) {
-  }
-  return pages->given_back.load_relaxed() != before;
+  return pages->memory_return.finish_epoch();
 }
 
 template <class Config>
@@ -255,10 +251,9 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::trim() {
     while (!cache->used_up.is_empty()) share_used_up(cache->used_up.oldest());
     count_abandoned(UINT32_MAX, UINT32_MAX);
   }
-  heap->claim_empty_of_others(UINT32_MAX, shard());
-  heap->take_all_large_spans(shard());
+  heap->pool_all_unused(shard());
   detach_if_exited();
-  return heap->purge_all_free();
+  return pages->memory_return.trim();
 }
 
 }  // namespace spanalloc::standard

@@ -123,10 +123,15 @@ class SpanPool {
     return Number{links(span).load_relaxed()};
   }
 
-  /// In a fork's child: empties the stack, whatever counts its users have left behind.
-  void forget_all(std::size_t size, unsigned shard) noexcept {
-    stack_of(size, shard).top.take_all();
-    stack_of(size, shard).count.store_relaxed(0);
+  /// In a fork's child, or while nobody uses the pool: empties it, whatever counts its users have
+  /// left behind.
+  void forget_all() noexcept {
+    for (std::size_t size = 0; size < kSizes; ++size) {
+      for (unsigned shard = 0; shard < shards(); ++shard) {
+        stack_of(size, shard).top.take_all();
+        stack_of(size, shard).count.store_relaxed(0);
+      }
+    }
   }
 
   /// How many spans are in a stack, or about to be.

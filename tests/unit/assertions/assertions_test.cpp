@@ -231,7 +231,7 @@ TEST_F(SpanAssertionDeathTest, ASpanGoesToAStackThatThePoolHas) {
     const auto taken = heap().take_span(Classes::of(kSingle), 0);
     heap().put_in_pool(taken.span, 1u << 20);
   };
-  EXPECT_DEATH(put_where_nobody_looks(), "shard < pool\\(\\).shards\\(\\)");
+  EXPECT_DEATH(put_where_nobody_looks(), "shard < pool_.shards\\(\\)");
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsReturnedOnce) {

@@ -19,6 +19,7 @@
 
 #include "engines/standard/test_support.hpp"
 #include "heap_walk.hpp"
+#include "memory_return_access.hpp"
 #include "memory_use.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
@@ -233,7 +234,8 @@ TEST_F(StandardEngineTest, WhatIsFreedIsPurgedWhileMoreIsFreed) {
     for (std::size_t i = 0; i < first; ++i) E::deallocate(blocks[i]);
     for (std::size_t i = first; i < blocks.size(); ++i) {
       // Time for the next tick, as soon as one has ended.
-      if (i % 1000 == 0) E::pages.next_purge.store_relaxed(0);
+      if (i % 1000 == 0)
+        standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).store_relaxed(0);
       E::deallocate(blocks[i]);
     }
     std::size_t pages = 0;

@@ -20,6 +20,7 @@
 #include "engines/standard/engine.hpp"
 #include "engines/standard/test_support.hpp"
 #include "heap_walk.hpp"
+#include "memory_return_access.hpp"
 #include "os_calls.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
@@ -50,8 +51,10 @@ void churn(Slots& slots, unsigned seed, test::Progress& progress, const std::ato
 // Whether the decay has ticked since the last call.
 bool has_ticked() {
   static std::uint64_t seen = 0;
-  return E::pages.next_purge.load_relaxed() >
-         std::exchange(seen, E::pages.next_purge.load_relaxed());
+  return standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).load_relaxed() >
+         std::exchange(
+             seen,
+             standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).load_relaxed());
 }
 
 // In the child: new threads take the vanished threads' thread caches, free all

@@ -450,7 +450,7 @@ std::size_t counted_in_pool() {
   std::size_t count = 0;
   for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
     for (unsigned shard = 0; shard < E::heap.pool().shards(); ++shard) {
-      count += E::heap.pool().count_hint(stack, shard);
+      count += E::heap.pool().stacks().count_hint(stack, shard);
     }
   }
   return count;
@@ -704,9 +704,9 @@ TEST(StandardLinksDeathTest, ADamagedSpanCountsAsWhatItWas) {
     for (void* p : damaged) E::deallocate(p);
     if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
     first_word(damaged[1]) = 0;
-    const std::size_t before = E::pages.dirty_bound.live();
+    const std::size_t before = E::pages.memory_return.dirty_bound.live();
     if (!test::is_reported([] { (void)E::allocate(kOneGranule); })) return 2;
-    return E::pages.dirty_bound.live() == before ? 0 : 3;
+    return E::pages.memory_return.dirty_bound.live() == before ? 0 : 3;
   };
   EXPECT_EXIT(_exit(counts()), testing::ExitedWithCode(0), "with a block in use");
 }

@@ -314,10 +314,10 @@ TEST(StandardSingleBlocks, LittleStaysInMemoryAroundBlocks) {
                   resident_pages(pointer_to(end), span_of(p) + span_bytes(p) - end);
       }
       EXPECT_LE(around * kPage, kLive / 5) << n;
-      EXPECT_LE(E::pages.slack_bound.idle_bytes(), kLive / 5) << n;
+      EXPECT_LE(E::pages.memory_return.slack_bound.idle_bytes(), kLive / 5) << n;
       free_all(blocks);
       E::trim();
-      EXPECT_EQ(E::pages.slack_bound.idle_bytes(), 0u) << n;
+      EXPECT_EQ(E::pages.memory_return.slack_bound.idle_bytes(), 0u) << n;
       expect_nothing_out();
     });
   }
@@ -328,13 +328,13 @@ TEST(StandardSingleBlocks, LittleIsLeftAsItIs) {
     auto small = fill(16 * kMiB, 1000);
     free_all(small);
     std::vector<void*> blocks = fill(2 * kMiB, 70'000);
-    EXPECT_GT(E::pages.slack_bound.idle_bytes(), kMiB);
+    EXPECT_GT(E::pages.memory_return.slack_bound.idle_bytes(), kMiB);
     // Of what a larger block has around it less than a quarter is left.
     for (void*& p : blocks) p = Api::realloc(p, 130'000);
-    EXPECT_LT(E::pages.slack_bound.idle_bytes(), kMiB / 2);
+    EXPECT_LT(E::pages.memory_return.slack_bound.idle_bytes(), kMiB / 2);
     free_all(blocks);
     E::trim();
-    EXPECT_EQ(E::pages.slack_bound.idle_bytes(), 0u);
+    EXPECT_EQ(E::pages.memory_return.slack_bound.idle_bytes(), 0u);
     expect_nothing_out();
   });
 }

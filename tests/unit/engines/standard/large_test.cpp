@@ -14,6 +14,7 @@
 #include "address_limit.hpp"
 #include "engines/standard/test_support.hpp"
 #include "heap_walk.hpp"
+#include "memory_return_access.hpp"
 #include "os_calls.hpp"
 
 namespace spanalloc::large {
@@ -101,15 +102,15 @@ TEST(StandardLarge, NothingCountsAsLiveWhenAllIsFree) {
     for (int round = 0; round < 4; ++round) {
       for (const std::size_t size : sizes) {
         auto blocks = fill(8 * kMiB, size);
-        EXPECT_GE(E::pages.dirty_bound.live() << 16,
+        EXPECT_GE(E::pages.memory_return.dirty_bound.live() << 16,
                   size > Standard::kMaxSmall ? 8 * kMiB - 4 * size : 0)
             << size;
-        EXPECT_LE(E::pages.dirty_bound.live(), std::size_t{16 * kMiB} >> 16) << size;
+        EXPECT_LE(E::pages.memory_return.dirty_bound.live(), std::size_t{16 * kMiB} >> 16) << size;
         free_all(blocks);
       }
     }
     E::trim();
-    EXPECT_EQ(E::pages.dirty_bound.live(), 0u);
+    EXPECT_EQ(E::pages.memory_return.dirty_bound.live(), 0u);
     expect_nothing_out();
   });
 }
@@ -550,7 +551,7 @@ TEST(StandardLarge, LargeBlocksOfZeroesStayWarmAfterAWhile) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated)
     GTEST_SKIP() << "page faults are counted";
   in_fresh_process([] {
-    E::pages.next_purge.store_relaxed(UINT64_MAX);
+    standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).store_relaxed(UINT64_MAX);
     constexpr std::size_t kBytes = 64 * kMiB;
     long faults = 0;
     for (int i = 0; i < 40; ++i) {
@@ -582,7 +583,7 @@ TEST(StandardLarge, ABlockWithAProtectedPageCanBeFreed) {
 TEST(StandardLarge, LargeBlocksThatAreUsedStayWarm) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   in_fresh_process([] {
-    E::pages.next_purge.store_relaxed(UINT64_MAX);
+    standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).store_relaxed(UINT64_MAX);
     for (const std::size_t bytes : {4 * kMiB, 8 * kMiB, 32 * kMiB, 64 * kMiB}) {
       for (int i = 0; i < 40; ++i) {
         void* p = E::allocate(bytes);

@@ -746,7 +746,7 @@ TEST(StandardHeaps, ADestroyWaitsForTheBurialOfAVanishedThread) {
     const std::size_t yields = test::yields();
     std::thread buries([&] { other.deallocate(other.allocate(5000)); });
     while (test::yields() == yields) usleep(100);
-    if (owned.pages.purge_lock.try_lock()) return 1;  // a destroy would not wait
+    if (owned.pages.memory_return.purge_lock.try_lock()) return 1;  // a destroy would not wait
     owned.pages.cache(number).lock.unlock();
     dying.destroy();
     buries.join();

@@ -1,0 +1,378 @@
+// Every decision to give memory back to the kernel, for all heaps of a page layer.
+//
+//   when                                             what goes
+//   a decay epoch ends (purge_if_due)                what nobody has wanted through a whole epoch
+//   the background thread wakes (wait_for_epoch)     the same, when no thread passes by
+//   malloc_trim (trim)                               all that is free
+//   a large block is freed (keep_dirty_bound)        what exceeds the bound on dirty memory
+//   a block of 8 MiB is freed (purge_if_sparse)      its pages, if little of it was ever touched
+//   calloc of 8 MiB (zero_by_purging)                its pages, where that is cheaper than clearing
+//   a large block is handed out (purge_slack)        what lies around it in its slices
+//   memory is out (take_anyhow, make_room_for_table) all that is free, decommitted
+//
+// Memory is *purged* here; decommitting, which a limit on address space asks for, is the arena's
+// (CoalescingArena::look_at_limit and give), and so is what it does with memory that it has half
+// taken. Blocks outside the arena go back when they are freed, by LargeObjects. Heaps are asked to
+// let go of what they keep: Heap::begin_epoch, drain_last_epochs, pool_all_unused, drain.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
+#include "engines/standard/large_habits.hpp"
+#include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
+#include "engines/standard/slack_bound.hpp"
+#include "engines/standard/span.hpp"
+#include "engines/standard/span_protocol.hpp"
+#include "os/os.hpp"
+#include "pages/dirty_bound.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/background.hpp"
+
+namespace spanalloc::standard {
+
+template <class Config>
+class PageLayer;
+
+/// Thread-safe. Zero-initialised but for what it is given. Callers have entered a heap (HeapCall).
+template <class Config>
+class MemoryReturn {
+  using Classes = SizeClasses<Config>;
+  using Pages = PageLayer<Config>;
+
+ public:
+  /// `background`: the body of the background thread, if there may be one.
+  constexpr MemoryReturn(Pages& pages, void (*background)())
+      : pages_(pages), background_body_(background) {}
+  /// Under the page layer's start lock.
+  void start() {
+    decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
+    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
+      may_start_background_.store_release(1);  // release: pairs with want_background()
+    }
+    next_purge_.store_relaxed(os::now_ms() + decay_ms_ / 2 + 1);
+  }
+
+  // --- With time ---------------------------------------------------------------------------------
+
+  /// Any thread that passes by calls it. True: the decay epoch has more to do.
+  bool purge_if_due(std::uint64_t now) {
+    if (SPANALLOC_LIKELY(now < next_purge_.load_relaxed())) return false;
+    purge_for_epoch(now);
+    return now >= next_purge_.load_relaxed();
+  }
+  /// All the work of a decay epoch that is due. False: there was nothing to give back.
+  SPANALLOC_COLD bool finish_epoch() {
+    const std::size_t before = given_back_.load_relaxed();
+    // (Another thread may be doing it.)
+    for (unsigned i = 0; purge_if_due(os::now_ms()) && i < Config::kMostPartsOfAnEpoch; ++i) {
+    }
+    return given_back_.load_relaxed() != before;
+  }
+
+  /// Called at the start of a malloc, before that has changed anything. Starts the thread that
+  /// passes decay epochs when no other thread does, if the user wants one, it does not run yet, and
+  /// there is memory to give back.
+  void want_background() {
+    // Acquire: the arena, which is asked next.
+    if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
+  }
+  /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to
+  /// do. False: no thread of the program uses a heap any more. Then it ends, and a later
+  /// want_background() starts another.
+  SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
+    if (live_caches() == 0) {
+      background_.store_release(0);
+      return false;
+    }
+    // The clock of the epochs is coarse. The second epoch that finds memory unused gives it back.
+    const std::uint64_t epoch = decay_ms_ / 2 + 10;
+    const std::uint64_t longer =
+        idle < 3 ? epoch : min_of(epoch << min_of(idle - 2, 4), Config::kLongestWaitMs);
+    // In parts, so that it ends soon after the program's last thread, however long an epoch is.
+    for (std::uint64_t left = max_of(longer, epoch); left != 0 && live_caches() != 0;) {
+      const std::uint64_t part = min_of(left, Config::kLongestWaitMs);
+      os::sleep_ms(part);
+      left -= part;
+    }
+    return true;
+  }
+  /// In a fork's child: the thread has vanished.
+  void forget_background() { background_.store_relaxed(0); }
+
+  // --- On request --------------------------------------------------------------------------------
+
+  /// Purges all dirty free memory. False: there was none.
+  SPANALLOC_COLD bool trim() {
+    LockGuard guard(purge_lock);
+    purge_cursor_ = 0;
+    const std::size_t before = given_back_.load_relaxed();
+    purge_shared(Which::kAll, SIZE_MAX);
+    drain_pools();
+    const bool purged = pages_.arena.purge(false) != 0 || given_back_.load_relaxed() != before;
+    dirty_bound.dirty_is(0);
+    pages_.arena.look_at_limit();
+    return purged;
+  }
+
+  // --- When a large block is freed ---------------------------------------------------------------
+
+  /// A span of one block ceased to take `slices`; `zero`: its memory reads as zero.
+  void note_given(SpanRef span, SliceCount slices, bool zero) {
+    dirty_bound.given(slices.count, zero);
+    count_idle(span, 0);
+  }
+  /// After that. Twice as much can be purged, so that the bound is reached even while it sinks with
+  /// the live memory; and one free takes no longer than the kernel would to take the block back.
+  void keep_dirty_bound(SliceCount slices) {
+    const std::size_t excess = dirty_bound.excess();
+    if (SPANALLOC_LIKELY(excess == 0) || !purge_lock.try_lock()) return;
+    const std::size_t wanted =
+        min_of(excess, slices.count * 2 + Config::kPurgedPerFree / Classes::kSlice);
+    const std::size_t purged = pages_.arena.purge_largest(wanted);
+    dirty_bound.purged_for_bound(purged);
+    if (purged < wanted) dirty_bound.dirty_is(0);  // there is no more
+    purge_lock.unlock();
+  }
+  /// Of a span that is about to be given to the arena. True: it is purged.
+  bool purge_if_sparse(SpanRef span, SliceCount slices) {
+    return looks_sparse(span, slices) && purge_whole(span, slices);
+  }
+
+  // --- When a large block is handed out ----------------------------------------------------------
+
+  /// From `first` on so many slices are a span of one block's.
+  void note_taken(std::size_t first, SliceCount slices) {
+    dirty_bound.taken(slices.count, pages_.arena.dirty_slices(first, slices.count));
+  }
+  /// For calloc: makes a span that was just taken read as zero without touching it, where that is
+  /// cheaper: to clear pages that are not in memory would bring them there. False: clear it.
+  SPANALLOC_COLD bool zero_by_purging(SpanRef span, SliceCount slices) {
+    if (is_never_looked_at(slices)) return false;
+    return (!habits_.wants_look_to_clear(slices.count) ||
+            habits_.clears_by_purging(slices.count, used_of(span, slices))) &&
+           purge_whole(span, slices);
+  }
+  /// The memory around the `bytes` of a span's one block: if that is more than a quarter of them,
+  /// it is counted as idle, or purged if much is counted already. The caller has the span.
+  ///
+  /// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs
+  /// nothing. In memory that others had used, the part around the block would stay for as long as
+  /// the block. To purge it takes as long as to write to a page, and the next block of the span
+  /// must do without those pages: so it happens only where there is much of it.
+  [[gnu::noinline]] void purge_slack(SpanRef span, const char* block, std::size_t bytes,
+                                     bool all_is_dirty) {
+    auto& arena = pages_.arena;
+    const std::uint32_t first = index_of(span.number);
+    const std::size_t slices = pages_.slices_of(span).count;
+    const std::uintptr_t begin = address_of(pages_.address(span.number));
+    const std::uintptr_t end = begin + (slices << Config::kSliceBits);
+    const std::uintptr_t head_end = align_down(address_of(block), os::page_size());
+    const std::uintptr_t tail = align_up(address_of(block) + bytes, os::page_size());
+    std::size_t before = head_end - begin;
+    std::size_t behind = end - tail;
+    // What was never used, or is purged, is not in memory.
+    if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
+    if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
+    std::size_t idle = before + behind;
+    if (idle * 4 <= bytes) {
+      idle = 0;
+    } else if (const std::size_t live = dirty_bound.live() << Config::kSliceBits;
+               !slack_bound.has_room(live) && slack_bound.pays(idle, live, os::now_ms())) {
+      for (const auto& [at, size] : {std::pair{begin, before}, std::pair{tail, behind}}) {
+        if (size != 0 && arena.purge_part(first, slices, pointer_to(at), size)) idle -= size;
+      }
+    }
+    count_idle(span, min_of(idle / SlackBound::kPage, SlackBound::kMostOfASpan));
+  }
+  /// From now on `pages` of the span's pages are idle. The caller has the span.
+  void count_idle(SpanRef span, std::size_t pages) {
+    if (SPANALLOC_LIKELY(span->idle == pages)) return;
+    const std::size_t before = span->idle;
+    // The record first: a fork's child that counts anew may count too much, but never below 0.
+    span->idle = static_cast<std::uint8_t>(pages);
+    slack_bound.changed(before, pages);
+  }
+
+  // --- When memory is out ------------------------------------------------------------------------
+
+  /// For when the arena has no range of this size at hand. Drains the pools into it and takes more
+  /// memory from the system; if that is refused, tries everything else. That second time no other
+  /// thread may drain, purge or decommit: what it holds would be missing.
+  SPANALLOC_COLD auto take_anyhow(SliceCount slices, std::size_t alignment) {
+    auto& arena = pages_.arena;
+    using Arena = typename Pages::Arena;
+    typename Arena::Taken taken;
+    if (!arena.was_refused(slices.count, alignment)) {
+      if (purge_lock.try_lock()) {
+        drain_pools();
+        purge_lock.unlock();
+      }
+      taken =
+          arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
+    }
+    if (taken.first == 0 && slices.count < arena.capacity() && alignment < arena.capacity()) {
+      LockGuard guard(purge_lock);
+      for_each_started_heap([](auto& heap) {
+        heap.pool_all_unused(0);
+        heap.drain();
+      });
+      taken = arena.take_growing(slices.count, alignment, pages_.records_reach(),
+                                 Arena::Effort::kDecommit);
+    }
+    return taken;
+  }
+  /// For when the kernel refuses a table of the page layer its memory. False: there is nothing more
+  /// to decommit.
+  bool make_room_for_table() { return pages_.arena.decommit_free() != 0; }
+
+  void note_purged(std::size_t bytes) { given_back_.fetch_add_relaxed(bytes); }
+
+  // --- Shared with others ------------------------------------------------------------------------
+
+  DirtyBound<Classes::kSlice> dirty_bound;
+  SlackBound slack_bound;
+  /// Held to purge or to age memory; and while a heap ends.
+  WakingLock purge_lock;
+
+ private:
+  friend struct MemoryReturnTestAccess;
+
+  template <class F>
+  void for_each_started_heap(F f) {
+    pages_.for_each_heap([&](auto& heap) {
+      if (heap.is_started()) f(heap);
+    });
+  }
+  SPANALLOC_COLD void drain_pools() {
+    for_each_started_heap([](auto& heap) { heap.drain(); });
+  }
+
+  // One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older
+  // spans go down to the arena, what was free there in the last epoch and still is gets purged, and
+  // what is free now will be old in the next one. So dirty memory that nobody wants is purged after
+  // half the decay time at least and the whole of it at most, if threads come by. One call does a
+  // bounded part, and the next one goes on.
+  SPANALLOC_COLD void purge_for_epoch(std::uint64_t now) {
+    // Another thread is at it: another free will see to the rest
+    if (!purge_lock.try_lock()) return;
+    if (now >= next_purge_.load_relaxed()) {
+      if (!in_epoch_) {
+        in_epoch_ = true;
+        purge_cursor_ = 0;
+        for_each_started_heap([](auto& heap) { heap.begin_epoch(); });
+        pages_.arena.look_at_limit();
+      }
+      std::size_t cost = 0;
+      for_each_started_heap([&](auto& heap) {
+        cost +=
+            heap.drain_last_epochs(Config::kDrainedPerCall - min_of(cost, Config::kDrainedPerCall));
+      });
+      constexpr std::size_t kMost = Config::kPurgedPerCall / Classes::kSlice;
+      const std::size_t slices = pages_.arena.purge(decay_ms_ != 0, kMost);
+      given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
+      dirty_bound.purged(slices);
+      const bool purged_parts = purge_shared(Which::kAged, Config::kPartsPurgedPerCall);
+      if (cost < Config::kDrainedPerCall && slices < kMost && purged_parts) {
+        dirty_bound.pass_epoch(pages_.arena.age());
+        pages_.forget_some_that_came_back();
+        in_epoch_ = false;
+      }
+      // If there is more to do, the next thread that comes here goes on.
+      next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
+    }
+    purge_lock.unlock();
+  }
+
+  // Purges pages of shared spans on which no block is out: of all shared spans, or of those in
+  // which nothing was freed since the last epoch. Goes on from the cursor until the cost reaches
+  // `at_most`. True: it came to the end. Goes through the records of all heaps, because lists
+  // change while nobody holds their locks.
+  //
+  // Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun
+  // is not started. A record says who owns its span; that is asked again under the owner's lock.
+  enum class Which { kAged, kAll };
+  SPANALLOC_COLD bool purge_shared(Which which, std::size_t at_most) {
+    const std::size_t end = index_of(pages_.end_of_spans());
+    SpanProtocol<Pages> protocol(pages_);
+    std::size_t cost = 0;
+    for (std::size_t next = 0; purge_cursor_ < end; purge_cursor_ = next) {
+      if (cost >= at_most) return false;
+      cost += Config::kCostOfRecord;
+      const SpanNumber number{static_cast<std::uint32_t>(purge_cursor_)};
+      // A range in use is one span: its other slices' records do not matter. (Count 0: a free
+      // range, which is gone through, or one that was just given back.)
+      next = purge_cursor_ + max_of(pages_.arena.count_of(index_of(number)), 1);
+      if (!pages_.has_record(number)) continue;
+      const SpanRef span = pages_.span(number);
+      protocol.with_shared(span, which == Which::kAll, [&](auto& cache, SpanWord word) {
+        const auto* owner = pages_.heap_or_none(span->heap.load_relaxed());
+        if (owner == nullptr || !owner->is_started()) return;
+        // The number of blocks out only falls while the span is shared.
+        // (`uncounted`: by others' frees only.)
+        const std::uint32_t out = word.outstanding() - span->uncollected();
+        const std::uint32_t seen = Watch::seen(out);
+        const bool purged_parts = span->watched == Watch::purged(out);
+        if (which == Which::kAged && span->watched != seen) {
+          if (!purged_parts) span->watched = seen;
+          return;
+        }
+        if (purged_parts) return;
+        span->watched = Watch::purged(out);
+        cost += pages_.purge_pages(span, cache, word);
+      });
+    }
+    return true;
+  }
+
+  // Of a large block that is freed or cleared: is little of it in memory? (A look takes some 2 us.)
+  static bool is_never_looked_at(SliceCount slices) {
+    return slices.count < Config::kLookAtLeast / Classes::kSlice;
+  }
+  bool looks_sparse(SpanRef span, SliceCount slices) {
+    return !is_never_looked_at(slices) && habits_.wants_look(slices.count) &&
+           habits_.gives_back(slices.count, used_of(span, slices));
+  }
+  std::size_t used_of(SpanRef span, SliceCount slices) {
+    return pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
+  }
+  bool purge_whole(SpanRef span, SliceCount slices) {
+    return pages_.arena.purge_taken(index_of(span.number), slices.count);
+  }
+
+  // Starting a thread may call malloc, which comes here again.
+  SPANALLOC_COLD void start_background() {
+    if (background_.load_relaxed() != 0 ||
+        pages_.arena.limit() << Config::kSliceBits < Config::kWorthBackground) {
+      return;
+    }
+    std::uint32_t none = 0;
+    if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
+    // If no thread can be started, this stays so.
+    thread::start_background(background_body_);
+  }
+  SPANALLOC_COLD std::size_t live_caches() {
+    std::size_t count = 0;
+    pages_.for_each_heap([&](auto& heap) { count += heap.live_caches.load_relaxed(); });
+    return count;
+  }
+
+  Pages& pages_;
+  LargeHabits habits_{Config::kGiant / Classes::kSlice};
+  Atomic<std::uint64_t> next_purge_{0};  // milliseconds
+  bool in_epoch_ = false;                // under purge_lock: an epoch has begun and is not done
+  std::size_t purge_cursor_ = 0;         // under purge_lock: the next record to look at
+  std::uint64_t decay_ms_ = 0;           // constant after start
+  // Bytes that epochs have purged, and trims in shared spans only; written under purge_lock.
+  Atomic<std::size_t> given_back_{0};
+  void (*const background_body_)();
+  Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
+  Atomic<std::uint32_t> background_{0};  // 1: there is a background thread, or can be none
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,19 @@
+// What MemoryReturn opens to tests.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "engines/standard/memory_return.hpp"
+
+namespace spanalloc::standard {
+
+struct MemoryReturnTestAccess {
+  /// When a thread that passes by goes on with a decay epoch, or begins one.
+  template <class Config>
+  static Atomic<std::uint64_t>& next_purge(MemoryReturn<Config>& memory_return) {
+    return memory_return.next_purge_;
+  }
+};
+
+}  // namespace spanalloc::standard
