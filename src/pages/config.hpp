@@ -70,6 +70,8 @@ struct PagesConfig {
 
   // --- Huge pages (huge_page_advice.hpp) ---
 
+  /// On x86-64, and on 64-bit Arm with pages of 4 KiB.
+  static constexpr std::size_t kHugePage = 2 * kMiB;
   /// A heap with less open is given no advice by "auto".
   static constexpr std::size_t kLeastAdvised = 64 * kMiB;
   /// Of its pages, in memory: then it is dense.

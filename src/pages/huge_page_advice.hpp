@@ -35,13 +35,11 @@
 #include "base/bits.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing/mapper.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc {
 
 enum class HugePageUse : unsigned { kSystem, kAuto, kAlways, kNever };
-
-/// A heap with less open is given no advice by "auto".
-inline constexpr std::size_t kLeastAdvised = 64 * kMiB;
 
 /// What SPANALLOC_THP says.
 inline HugePageUse huge_page_use() {
@@ -50,61 +48,59 @@ inline HugePageUse huge_page_use() {
       os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
 }
 
-/// Under the lock for opening memory. Zero-initialisable. Counts in slices from a place where a
-/// huge page can begin, and the first of these slices is never open. In both functions
-/// `is_dense(block)` tells whether nearly all of the open memory is resident.
-template <unsigned kSliceBits>
+/// Under the arena's lock, but for pass_epoch(). `Slices`: the arena's (arena/slices.hpp).
+template <class Slices>
 class HugePageAdvice {
- public:
-  /// On x86-64, and on 64-bit Arm with pages of 4 KiB.
-  static constexpr std::size_t kHugePage = 2 * kMiB;
-  static constexpr std::size_t kUnit = max_of(kHugePage >> kSliceBits, 1);
-  static constexpr std::size_t kFirst = kLeastAdvised >> kSliceBits;
-  static constexpr std::size_t kDensePermille = 950;
-  static constexpr std::uint64_t kStaysMs = 500;
-  static constexpr unsigned kLooksAnEpoch = 4;
+  using Block = coalescing::Block;
+  static constexpr std::size_t kUnit = Slices::kHugePage;
 
-  /// Memory has been opened for a range of `count` slices. Returns the part of it to
-  /// be advised; none: empty.
-  template <class IsDense>
-  coalescing::Block opened(coalescing::Block block, std::size_t count, std::uint64_t now_ms,
-                           IsDense&& is_dense) {
-    if (count > kUnit) return {};
-    if (block.first < answer_ends_) return block;
-    const coalescing::Block unit{align_up(block.first, kUnit), kUnit};
-    if (unit.end() > block.end()) return {};
-    const bool has_probe = probe_.size != 0;
-    if (has_probe && (block.first < kFirst || now_ms - probed_at_ms_ < kStaysMs)) return {};
-    const bool dense = has_probe && is_dense(probe_);
-    probe_ = unit;
-    probed_at_ms_ = now_ms;
-    if (!dense) return {};
-    answer_ends_ = block.end() + block.first / 16;
-    return {unit.end(), block.end() - unit.end()};
+ public:
+  static constexpr std::size_t kFirst = PagesConfig::kLeastAdvised / Slices::kSlice;
+
+  constexpr explicit HugePageAdvice(Slices& slices) : slices_(slices) {}
+
+  /// Slices have been opened for a range of `count`.
+  void note_opened(Block opened, std::size_t count) {
+    if (!slices_.may_advise() || count > kUnit) return;
+    if (opened.first >= answer_ends_) {
+      const Block unit{slices_.manager.aligned(opened.first, kUnit), kUnit};
+      if (unit.end() > opened.end()) return;
+      const std::uint64_t now = os::now_ms();
+      if (probe_ && (opened.first < kFirst || now - probed_at_ms_ < PagesConfig::kStaysMs)) return;
+      const bool dense = probe_ && slices_.is_dense(probe_);
+      probe_ = unit;
+      probed_at_ms_ = now;
+      if (!dense) return;
+      answer_ends_ = opened.end() + opened.first / 16;
+      opened = {unit.end(), opened.end() - unit.end()};
+    }
+    if (opened) slices_.advise(opened);
   }
 
-  /// Begins a decay epoch, while slices below `limit` are open. advise(block): huge pages'
-  /// worth that is dense and has stayed. `is_excluded(block)`: it has been advised
-  /// already, or must not be.
-  template <class IsOut, class IsDense, class Advise>
-  void pass_epoch(std::size_t limit, IsOut&& is_excluded, IsDense&& is_dense, Advise&& advise) {
-    const std::size_t stayed = limit_at_epoch_;
-    limit_at_epoch_ = limit;
-    if (stayed < kFirst) return;
-    for (unsigned look = 0; look < kLooksAnEpoch; ++look) {
-      const coalescing::Block unit{next_, kUnit};
-      next_ = unit.end() + kUnit <= stayed ? unit.end() : kUnit;
-      if (unit.end() > stayed || unit.first == 0 || unit == probe_ || is_excluded(unit)) continue;
-      if (is_dense(unit)) advise(unit);
+  /// Begins a decay epoch: advises what is dense and has stayed.
+  void pass_epoch() {
+    const std::size_t limit = slices_.manager.limit();
+    if (!slices_.may_advise() || slices_.was_often_taken_back() || limit < kFirst ||
+        !slices_.grow_lock.try_lock())
+      return;
+    for (unsigned look = 0; look < PagesConfig::kLooksAnEpoch; ++look) {
+      const Block unit{slices_.manager.aligned(looked_ + 1, kUnit), kUnit};
+      looked_ = unit.end() + kUnit <= limit_at_epoch_ ? unit.end() - 1 : 0;
+      if (unit.end() <= limit_at_epoch_ && unit != probe_ && !slices_.has(Slices::kHuge, unit) &&
+          !slices_.has(Slices::kDecommitted, unit) && slices_.is_dense(unit))
+        slices_.advise(unit);
     }
+    limit_at_epoch_ = limit;
+    slices_.grow_lock.unlock();
   }
 
  private:
-  coalescing::Block probe_{};       // the last probe; empty: none
+  Slices& slices_;
+  Block probe_{};                   // the last probe; empty: none
   std::uint64_t probed_at_ms_ = 0;  // when it was opened
   std::size_t answer_ends_ = 0;     // memory opened below this slice is advised
-  std::size_t limit_at_epoch_ = 0;
-  std::size_t next_ = 0;  // the slice that the next look begins at
+  std::size_t limit_at_epoch_ = 0;  // when the last one began
+  std::size_t looked_ = 0;          // the last slice of the last look
 };
 
 }  // namespace spanalloc

@@ -1,5 +1,5 @@
-// pages/refusal_memo.hpp under the checker: memory that was given back is never called absent.
-#include "pages/refusal_memo.hpp"
+// pages/arena/refusal_memo.hpp under the checker: memory that was given back is never called absent.
+#include "pages/arena/refusal_memo.hpp"
 
 #include "model_test.hpp"
 #include "sync/spin_lock.hpp"

@@ -433,7 +433,8 @@ class PageLayer : public thread::ForkWatch {
   bool forbids_huge_maps() const {
     const HugePageUse use = arena.huge_page_use();
     if (use == HugePageUse::kNever) return true;
-    return use != HugePageUse::kSystem && arena.limit() << Config::kSliceBits >= kLeastAdvised;
+    return use != HugePageUse::kSystem &&
+           arena.limit() << Config::kSliceBits >= PagesConfig::kLeastAdvised;
   }
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
     return partial_purge_of(span).cut_lists(first_of(span, remotes))->is_end() ? BlockOffset::kNone

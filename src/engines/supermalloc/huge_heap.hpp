@@ -47,7 +47,7 @@ class HugeHeap {
     if (is_started_) return;
     const HugePageUse use = huge_page_use();
     if (use == HugePageUse::kAlways) advised_from_ = 0;
-    if (use == HugePageUse::kAuto) advised_from_ = kLeastAdvised;
+    if (use == HugePageUse::kAuto) advised_from_ = PagesConfig::kLeastAdvised;
     is_started_ = true;
   }
 

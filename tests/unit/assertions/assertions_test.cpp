@@ -21,7 +21,7 @@ namespace spanalloc {
 struct CoalescingArenaTestAccess {
   template <class Arena>
   static void count_a_slice_as_lost(Arena& arena) {
-    arena.lost_count_.fetch_add_relaxed(1);
+    arena.slices_.lost_.fetch_add_relaxed(1);
   }
 };
 

@@ -2,128 +2,146 @@
 #include "pages/huge_page_advice.hpp"
 
 #include <cstring>
+#include <map>
 #include <set>
 #include <vector>
 
 #include "environment.hpp"
 #include "os_calls.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
+#include "sync/spin_lock.hpp"
 
 namespace spanalloc {
 namespace {
 
-using Advice = HugePageAdvice<16>;
 using coalescing::Block;
-constexpr std::size_t kUnit = Advice::kUnit;
-constexpr std::size_t kFirst = Advice::kFirst;
+
+/// Slices of which each is as dense as a test says.
+struct FakeSlices {
+  enum Set : unsigned { kDecommitted, kHuge };
+  struct Manager {
+    std::size_t limit() const { return end; }
+    std::size_t aligned(std::size_t slice, std::size_t to) const { return align_up(slice, to); }
+    std::size_t end = 1;
+  };
+  static constexpr std::size_t kSlice = 64 * kKiB;
+  static constexpr std::size_t kHugePage = 2 * kMiB / kSlice;
+
+  bool may_advise() const { return true; }
+  bool was_often_taken_back() const { return false; }
+  bool has(Set set, Block block) const { return set == kHuge && advised.count(block.first) != 0; }
+  bool is_dense(Block) { return ++looks, dense; }
+  void advise(Block block) { advised[block.first] = block; }
+
+  Manager manager;
+  WakingLock grow_lock;
+  bool dense = true;
+  unsigned looks = 0;
+  std::map<std::size_t, Block> advised;
+};
+constexpr std::size_t kUnit = FakeSlices::kHugePage;
+constexpr std::size_t kFirst = HugePageAdvice<FakeSlices>::kFirst;
 constexpr std::size_t kStep = 8 * kUnit;
-constexpr auto kDense = [](Block) { return true; };
-constexpr auto kSparse = [](Block) { return false; };
-const Block kNothing{};
 
 // --- What is opened ------------------------------------------------------------------------------
 
 struct HugePageAdviceTest : testing::Test {
+  /// What is advised of slices that were opened for a range of `count`, some time after the last.
+  Block opened(Block block, std::size_t count = 1, std::uint64_t after = PagesConfig::kStaysMs) {
+    test::advance_clock(after);
+    slices.advised.clear();
+    advice.note_opened(block, count);
+    EXPECT_LE(slices.advised.size(), 1u);
+    return slices.advised.empty() ? Block{} : slices.advised.begin()->second;
+  }
   /// Steps of one slice each open what lies below 64 MiB, and leave a probe.
-  void open_small() { ASSERT_EQ(advice.opened({1, kFirst - 1}, 1, 0, kDense), kNothing); }
-  Advice advice{};
+  void open_small() { ASSERT_FALSE(opened({1, kFirst - 1})); }
+  FakeSlices slices;
+  HugePageAdvice<FakeSlices> advice{slices};
 };
 
 TEST_F(HugePageAdviceTest, WhatWasDenseAndHasStayedIsFollowedByAdvice) {
   open_small();
-  const Block first{kFirst, kStep};
-  EXPECT_EQ(advice.opened(first, 1, Advice::kStaysMs, kDense),
-            (Block{kFirst + kUnit, kStep - kUnit}))
+  EXPECT_EQ(opened({kFirst, kStep}), (Block{kFirst + kUnit, kStep - kUnit}))
       << "all but the next probe";
+  slices.dense = false;
   const Block next{kFirst + kStep, kStep};
-  EXPECT_EQ(advice.opened(next, 1, Advice::kStaysMs, kSparse), next)
-      << "the answer holds for a sixteenth";
+  EXPECT_EQ(opened(next, 1, 0), next) << "the answer holds for a sixteenth";
 }
 
 TEST_F(HugePageAdviceTest, AnAnswerHoldsForASixteenthOfWhatIsOpen) {
   open_small();
   std::size_t unasked = 0;
-  unsigned asked = 0;
-  std::uint64_t now = 0;
   for (std::size_t at = kFirst; at < 64 * kFirst; at += kUnit) {
-    bool was_asked = false;
-    advice.opened({at, kUnit}, 1, now += Advice::kStaysMs, [&](Block) { return was_asked = true; });
-    asked += was_asked;
-    unasked = was_asked ? 0 : unasked + kUnit;
+    const unsigned looks = slices.looks;
+    opened({at, kUnit});
+    unasked = slices.looks != looks ? 0 : unasked + kUnit;
     EXPECT_LE(unasked, at / 16 + kUnit) << at;
   }
-  EXPECT_GT(asked, 30u);
-  EXPECT_LT(asked, 200u) << "each is two mappings more";
+  EXPECT_GT(slices.looks, 30u);
+  EXPECT_LT(slices.looks, 200u) << "each is two mappings more";
 }
 
 TEST_F(HugePageAdviceTest, SparseMemoryIsFollowedByNone) {
   open_small();
-  EXPECT_EQ(advice.opened({kFirst, kStep}, 1, Advice::kStaysMs, kSparse), kNothing);
-  EXPECT_EQ(advice.opened({kFirst + kStep, kStep}, 1, 3 * Advice::kStaysMs, kDense),
-            (Block{kFirst + kStep + kUnit, kStep - kUnit}))
+  slices.dense = false;
+  EXPECT_FALSE(opened({kFirst, kStep}));
+  slices.dense = true;
+  EXPECT_EQ(opened({kFirst + kStep, kStep}), (Block{kFirst + kStep + kUnit, kStep - kUnit}))
       << "until a later probe is dense";
 }
 
 TEST_F(HugePageAdviceTest, WhatIsYoungIsNotAskedAbout) {
   open_small();
-  EXPECT_EQ(advice.opened({kFirst, kStep}, 1, Advice::kStaysMs - 1, kDense), kNothing);
-  EXPECT_NE(advice.opened({kFirst + kStep, kStep}, 1, Advice::kStaysMs, kDense), kNothing)
-      << "the same probe, older";
+  EXPECT_FALSE(opened({kFirst, kStep}, 1, PagesConfig::kStaysMs - 1));
+  EXPECT_TRUE(opened({kFirst + kStep, kStep}, 1, 1)) << "the same probe, older";
 }
 
 TEST_F(HugePageAdviceTest, ASmallHeapHasNone) {
-  for (std::size_t at = 1; at + kStep < kFirst; at += kStep) {
-    EXPECT_EQ(advice.opened({at, kStep}, 1, at * 1000, kDense), kNothing);
-  }
+  for (std::size_t at = 1; at + kStep < kFirst; at += kStep) EXPECT_FALSE(opened({at, kStep}));
 }
 
 TEST_F(HugePageAdviceTest, WhatALargeObjectOpensIsNotAdvised) {
   open_small();
-  EXPECT_EQ(advice.opened({kFirst, 100 * kUnit}, kUnit + 1, Advice::kStaysMs, kDense), kNothing);
+  EXPECT_FALSE(opened({kFirst, 100 * kUnit}, kUnit + 1));
 }
 
 TEST_F(HugePageAdviceTest, StepsTooShortForAProbeAreLeftAlone) {
-  for (std::size_t at = 1; at < 2 * kFirst; ++at) {
-    EXPECT_EQ(advice.opened({at, 1}, 1, at * 1000, kDense), kNothing);
-  }
+  for (std::size_t at = 1; at < 2 * kFirst; ++at) EXPECT_FALSE(opened({at, 1}));
 }
 
 // --- What is open --------------------------------------------------------------------------------
 
-TEST_F(HugePageAdviceTest, TicksGoRoundAllThatHasStayed) {
-  constexpr std::size_t kLimit = kFirst + 10 * kUnit;
-  std::set<std::size_t> advised;
-  const auto tick = [&](std::size_t limit) {
-    unsigned looks = 0;
-    advice.pass_epoch(
-        limit, [&](Block unit) { return advised.count(unit.first) != 0; },
-        [&](Block) {
-          ++looks;
-          return true;
-        },
-        [&](Block unit) {
-          EXPECT_EQ(unit.size, kUnit);
-          EXPECT_EQ(unit.first % kUnit, 0u);
-          EXPECT_LE(unit.end(), kLimit);
-          advised.insert(unit.first);
-        });
-    EXPECT_LE(looks, Advice::kLooksAnEpoch);
+TEST_F(HugePageAdviceTest, EpochsGoRoundAllThatHasStayed) {
+  slices.manager.end = kFirst + 10 * kUnit;
+  const auto pass = [&] {
+    const unsigned looks = slices.looks;
+    advice.pass_epoch();
+    EXPECT_LE(slices.looks, looks + PagesConfig::kLooksAnEpoch);
   };
-  tick(kLimit);
-  EXPECT_TRUE(advised.empty()) << "nothing has stayed for a tick yet";
-  for (int i = 0; i < 20; ++i) tick(kLimit);
-  EXPECT_EQ(advised.size(), kLimit / kUnit - 1) << "all but the first, where slice 0 is";
+  pass();
+  EXPECT_TRUE(slices.advised.empty()) << "nothing has stayed for an epoch yet";
+  for (int i = 0; i < 20; ++i) pass();
+  EXPECT_EQ(slices.advised.size(), slices.manager.end / kUnit - 1)
+      << "all but the first, where slice 0 is";
+  for (const auto& [first, unit] : slices.advised) {
+    EXPECT_EQ(unit.size, kUnit);
+    EXPECT_EQ(first % kUnit, 0u);
+    EXPECT_LE(unit.end(), slices.manager.end);
+  }
 }
 
-TEST_F(HugePageAdviceTest, TicksAdviseWhatIsDenseOnly) {
-  unsigned advised = 0;
-  constexpr auto kAny = [](Block) { return false; };
-  Advice small{};
+TEST_F(HugePageAdviceTest, EpochsAdviseWhatIsDenseOnly) {
+  FakeSlices small;
+  small.manager.end = kFirst - 1;
+  HugePageAdvice<FakeSlices> of_small{small};
+  slices.manager.end = 2 * kFirst;
+  slices.dense = false;
   for (int i = 0; i < 100; ++i) {
-    advice.pass_epoch(2 * kFirst, kAny, kSparse, [&](Block) { ++advised; });
-    small.pass_epoch(kFirst - 1, kAny, kDense, [&](Block) { ++advised; });
+    advice.pass_epoch();
+    of_small.pass_epoch();
   }
-  EXPECT_EQ(advised, 0u);
+  EXPECT_TRUE(slices.advised.empty() && small.advised.empty());
 }
 
 // --- An arena ------------------------------------------------------------------------------------
@@ -158,7 +176,7 @@ struct HugePagesOfAnArena : testing::Test {
       if (dense) write(first, 1);
     }
   }
-  void wait() { test::advance_clock(Advice::kStaysMs); }
+  void wait() { test::advance_clock(PagesConfig::kStaysMs); }
   /// Opens two steps more.
   void grow_on() {
     const std::size_t limit = arena.limit();
@@ -272,8 +290,8 @@ TEST_F(HugePagesOfAnArena, AreAdvisedByTicksForWhatIsDense) {
   std::set<std::uintptr_t> places;
   for (const Calls::Call& call : advised) {
     EXPECT_TRUE(places.insert(call.address).second) << "each once";
-    EXPECT_EQ(call.address % Advice::kHugePage, 0u);
-    EXPECT_EQ(call.bytes, Advice::kHugePage);
+    EXPECT_EQ(call.address % PagesConfig::kHugePage, 0u);
+    EXPECT_EQ(call.bytes, PagesConfig::kHugePage);
   }
 }
 

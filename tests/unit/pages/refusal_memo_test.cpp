@@ -1,4 +1,4 @@
-#include "pages/refusal_memo.hpp"
+#include "pages/arena/refusal_memo.hpp"
 
 #include <gtest/gtest.h>
 

@@ -15,6 +15,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc {
 
@@ -30,10 +31,10 @@ class DecommitPolicy {
   bool is_denied(std::uint64_t now, std::size_t needed) const {
     return now < denied_until_.load_relaxed() && needed >= denied_;
   }
-  /// Before a look, and after decommitting in vain.
+  /// Before a look.
   void deny(std::uint64_t now, std::size_t needed) {
     denied_ = now < denied_until_.load_relaxed() ? min_of(denied_, needed) : needed;
-    denied_until_.store_seq_cst(now + kDeniedMs);
+    denied_until_.store_seq_cst(now + PagesConfig::kDeniedMs);
   }
   /// After a look that said yes, or did not see everything.
   void allow() { denied_until_.store_relaxed(0); }
@@ -42,9 +43,14 @@ class DecommitPolicy {
     return now < vain_until_ && a_case.needed >= vain_.needed &&
            a_case.free <= vain_.free + a_case.needed / 8;
   }
-  void note_vain(std::uint64_t now, Case a_case) {
-    const bool again = now < vain_until_ + kMostVainMs;
-    vain_ms_ = again ? min_of(max_of(vain_ms_ * 2, kDeniedMs), kMostVainMs) : kDeniedMs;
+  /// After decommitting in vain; by the kernel's fault, or because the range ends.
+  void note_vain(std::uint64_t now, Case a_case, bool kernel_refused) {
+    deny(now, a_case.needed);
+    if (!kernel_refused) return;
+    const bool again = now < vain_until_ + PagesConfig::kMostVainMs;
+    vain_ms_ = again
+                   ? min_of(max_of(vain_ms_ * 2, PagesConfig::kDeniedMs), PagesConfig::kMostVainMs)
+                   : PagesConfig::kDeniedMs;
     vain_until_ = now + vain_ms_;
     vain_ = a_case;
   }
@@ -55,9 +61,6 @@ class DecommitPolicy {
   }
 
  private:
-  static constexpr std::uint64_t kDeniedMs = 100;
-  static constexpr std::uint64_t kMostVainMs = 6400;
-
   Atomic<std::uint64_t> denied_until_{0};  // shared
   std::size_t denied_ = 0;
   Case vain_;

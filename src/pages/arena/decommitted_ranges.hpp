@@ -9,8 +9,7 @@
 //                     fewer
 //   may_recommit      whether the kernel would grant it: a few ranges speak for all
 //
-// Changed under the arena's lock only. Without the lock, walkers of the arena read the set, and
-// threads that give memory back call memory_came_back().
+// Changed under the arena's lock only. Without the lock, walkers of the arena read the set.
 //
 // A block is counted first, then put into the set, then decommitted; it is recommitted before it
 // leaves both. A fork's child may find either half done, even the set's words half written: see
@@ -24,36 +23,38 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/os.hpp"
+#include "pages/arena/grown_mappings.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/coalescing/unit_set.hpp"
-#include "pages/refusal_memo.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc {
 
-/// `Books`: what the arena does and knows. lose(block): it is nobody's for ever; is_lost(block),
-/// is_gap(block); decommitted(block): its pages are gone; memory_came_back(); gap_behind(unit):
-/// the next units without metadata, or no block; has_grown_over(block), unmap_grown(): mappings
-/// of ours where a block is decommitted. `kSet`: the one of the manager's sets of units that
-/// tells what is decommitted.
-template <class Range, class Manager, class Books, class Calls, unsigned kSet>
+template <class Slices>
 class DecommittedRanges {
   using Block = coalescing::Block;
+  using Calls = typename Slices::Calls;
 
  public:
-  constexpr DecommittedRanges(Range& range, Manager& manager, Books books)
-      : range_(range), manager_(manager), books_(books) {}
+  constexpr explicit DecommittedRanges(Slices& slices) : slices_(slices) {}
+
+  /// Mappings of ours where ranges may be decommitted.
+  GrownMappings<Calls> grown;
 
   /// Slices. Any thread.
   std::size_t count() const { return count_.load_relaxed(); }
-  bool contains(Block block) const { return set().any(block); }
+  bool contains(Block block) const { return slices_.has(Slices::kDecommitted, block); }
+  std::size_t open_slices() const {
+    return slices_.manager.limit() - min_of(count(), slices_.manager.limit());
+  }
 
-  /// Decommits every free block of at least `least` slices, up to kMostRanges in all;
+  /// Decommits every free block of at least `least` slices, up to kMostDecommitted in all;
   /// with `keep_end` not the one at the range's end, which will merge with memory
   /// opened next. Returns slices.
   SPANALLOC_COLD std::size_t decommit_free(bool keep_end, std::size_t least = 1) {
     std::size_t decommitted = 0;
-    manager_.take_all([&](Block block) {
-      if (keep_end && block.end() == manager_.limit()) return false;
+    slices_.manager.take_all([&](Block block) {
+      if (keep_end && block.end() == slices_.manager.limit()) return false;
       if (block.size < least || !decommit_used(block)) return false;
       decommitted += block.size;
       return true;
@@ -61,41 +62,11 @@ class DecommittedRanges {
     return decommitted;
   }
   /// Decommits a block in use, which belongs to the caller, and to this set from then on. False:
-  /// kMostRanges are decommitted, or the kernel refuses; the block stays the caller's.
-  SPANALLOC_COLD bool decommit_used(Block block) {
-    if (ranges_ >= kMostRanges) return false;
-    const bool least_is_known = count() == 0 || static_cast<bool>(least_);
-    if (count() == 0) least_ = {};
-    // First of all: a fork's child must not use the block as memory. Release, here and
-    // below: a child that finds it in decommitting_ decommits it; a child that does not
-    // finds all done, or nothing.
-    decommitting_.store_release(block.first);
-    count_.fetch_add_relaxed(block.size);
-    set().insert(block);
-    const bool decommitted = range_.decommit(block.first, block.size);
-    decommitting_.store_release(0);
-    if (!decommitted) {
-      ++ranges_;  // remove() takes one off
-      remove(block);
-      return false;
-    }
-    books_.decommitted(block);
-    ++ranges_;
-    note_decommitted(block, least_is_known);
-    return true;
-  }
+  /// kMostDecommitted are decommitted, or the kernel refuses; the block stays the caller's.
+  SPANALLOC_COLD bool decommit_used(Block block) { return add(block, true); }
   /// Adds a block where nothing is mapped any more, in a placed range. Its owner has recorded it
-  /// otherwise, until this is done. False: kMostRanges are decommitted.
-  SPANALLOC_COLD bool add_unmapped(Block block) {
-    if (ranges_ >= kMostRanges) return false;
-    const bool least_is_known = count() == 0 || static_cast<bool>(least_);
-    if (count() == 0) least_ = {};
-    count_.fetch_add_relaxed(block.size);
-    set().insert(block);
-    ++ranges_;
-    note_decommitted(block, least_is_known);
-    return true;
-  }
+  /// otherwise, until this is done. False: kMostDecommitted are decommitted.
+  SPANALLOC_COLD bool add_unmapped(Block block) { return add(block, false); }
 
   /// False: nothing is decommitted, or the kernel refuses the ranges that speak for all: the
   /// smallest, and both ends of the lowest run. In a reserved range they are really recommitted: at
@@ -106,9 +77,8 @@ class DecommittedRanges {
   SPANALLOC_COLD bool may_recommit() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
-    if (!range_.reserved()) {
-      return Calls::would_grant(min_of(least_.size, kWorthRecommitting) * Range::kSlice);
-    }
+    if (!slices_.range.reserved())
+      return Calls::would_grant(min_of(least_.size, kWorthRecommitting) * Slices::kSlice);
     Block first{};
     Block last{};
     for_ranges(next_run(0), [&](Block range) {
@@ -119,31 +89,23 @@ class DecommittedRanges {
     return could_recommit(least_) || could_recommit(first) || could_recommit(last);
   }
 
-  /// Whether no run of decommitted ranges is known to have room with its free neighbours. A hint:
-  /// it only decides which memory is asked for first.
-  bool known_without_room(std::size_t count, std::size_t alignment) const {
-    return no_room_.known_absent(count, alignment);
-  }
-  /// After memory was given back or recommitted. Any thread.
-  void memory_came_back() { no_room_.memory_came_back(); }
-
   /// Recommits a run of decommitted ranges that has room with its free neighbours, or a part of it.
   /// False: there is none, or the kernel refuses.
   SPANALLOC_COLD bool recommit_run_for(std::size_t count, std::size_t alignment) {
-    no_room_.arm();
+    slices_.no_room.arm();
     bool has_room = false;
     bool recommitted = false;
     std::size_t refused = SIZE_MAX;  // slices that the kernel has refused: only fewer are asked for
     for_runs([&](Block run) {
-      const Block room = manager_.with_free_neighbours(run);
-      if (!has_room_for(room, count, alignment)) return true;
-      const std::size_t start = manager_.aligned(room.first, alignment);
+      const Block room = slices_.manager.with_free_neighbours(run);
+      if (!slices_.manager.fits(room, count, alignment)) return true;
+      const std::size_t start = slices_.manager.aligned(room.first, alignment);
       bool enough = false;  // no more than that: open memory is charged
       for_ranges(run, [&](Block range) {
         range = end_with_room(range, count, alignment);
         const os::Placed placed = range.size < refused ? recommit(range) : os::Placed::kRefused;
         enough = placed == os::Placed::kYes &&
-                 (has_room_for(range, count, alignment) || !set().any({start, count}));
+                 (slices_.manager.fits(range, count, alignment) || !set().any({start, count}));
         if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
         has_room = has_room || placed != os::Placed::kTaken;
         recommitted = recommitted || placed == os::Placed::kYes;
@@ -151,7 +113,7 @@ class DecommittedRanges {
       });
       return !recommitted;
     });
-    if (!has_room) no_room_.note(count, alignment);
+    if (!has_room) slices_.no_room.note(count, alignment);
     return recommitted;
   }
   /// Recommits at most `most` runs of decommitted ranges, in whole or in part. False: the kernel
@@ -195,69 +157,91 @@ class DecommittedRanges {
   SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
-    if (range_.decommit(block.first, block.size)) return true;
-    books_.lose(block);
+    if (slices_.range.decommit(block.first, block.size)) return true;
+    slices_.mark_lost(block);
     set().erase(block);
     return true;
   }
-  /// After the manager has recovered. Frees blocks that a vanished thread had recommitted and was
-  /// taking out of the set. Blocks that it was taking out because they are lost stay lost:
-  /// foreign mappings stand there.
+  /// Completes what vanished threads were doing, the manager's part first. Frees blocks that one had
+  /// recommitted and was taking out of the set. Blocks that it was taking out because they are lost
+  /// stay lost: foreign mappings stand there.
   SPANALLOC_COLD void recover_in_child() {
+    grown.forget();  // what is decommitted again is unmapped: others may map there
+    slices_.manager.recover_after_fork([this](Block block) { return decommit_again(block); });
     if (const std::size_t first = decommitting_.load_relaxed(); first != 0) {
-      decommit_again({first, manager_.size_of(first)});
+      decommit_again({first, slices_.manager.size_of(first)});
       decommitting_.store_relaxed(0);
     }
-    manager_.walk([&](Block block, coalescing::BlockState state, bool) {
-      if (state != coalescing::BlockState::kUsed || books_.is_gap(block) || !contains(block))
-        return;
-      const bool lost = books_.is_lost(block);
+    slices_.for_used([this](Block block) {
+      if (slices_.gap_behind(block.first) == block || !contains(block)) return;
+      const bool lost = slices_.is_lost(block);
       if (!lost && set().next_run(block, block.first) == block) return;
       set().erase(block);
-      if (!lost) manager_.free(block.first);
+      if (!lost) slices_.free(block.first);
     });
     recount();
   }
 
  private:
-  coalescing::UnitSet& set() { return manager_.extra_set(kSet); }
-  const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
+  coalescing::UnitSet& set() const { return slices_.manager.extra_set(Slices::kDecommitted); }
+
+  // Adds a block, decommitted here if it `is_mapped`. Release, twice: a fork's child that finds it
+  // in decommitting_ decommits it; a child that does not finds all done, or nothing.
+  bool add(Block block, bool is_mapped) {
+    if (ranges_ >= PagesConfig::kMostDecommitted) return false;
+    if (count() == 0) least_ = {};
+    const bool least_is_known = count() == 0 || least_;
+    // First of all: a fork's child must not use the block as memory.
+    if (is_mapped) decommitting_.store_release(block.first);
+    count_.fetch_add_relaxed(block.size);
+    set().insert(block);
+    ++ranges_;
+    if (is_mapped) {
+      const bool decommitted = slices_.range.decommit(block.first, block.size);
+      decommitting_.store_release(0);
+      if (!decommitted) return remove(block), false;
+      slices_.forget_advice(block);
+    }
+    if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
+    slices_.no_room.memory_came_back();
+    return true;
+  }
 
   // Whether it is a block, decommitted, and not half decommitted (in a
   // fork's child before recovery).
   bool is_whole(Block decommitted) const {
     return decommitted && set().any({decommitted.first, 1}) &&
-           manager_.size_of(decommitted.first) == decommitted.size;
+           slices_.manager.size_of(decommitted.first) == decommitted.size;
   }
   bool could_recommit(Block decommitted) {
-    if (!is_whole(decommitted) ||
-        range_.recommit(decommitted.first, decommitted.size) != os::Placed::kYes)
-      return false;
-    if (!range_.decommit(decommitted.first, decommitted.size)) book_recommitted(decommitted);
+    if (!is_whole(decommitted) || recommit_at(decommitted) != os::Placed::kYes) return false;
+    if (!slices_.range.decommit(decommitted.first, decommitted.size)) book_recommitted(decommitted);
     return true;
   }
+  os::Placed recommit_at(Block block) { return slices_.range.recommit(block.first, block.size); }
   // A small range under a foreign mapping is lost at once: else the kernel would
   // be asked for it each time.
   os::Placed recommit(Block decommitted) {
-    os::Placed placed = range_.recommit(decommitted.first, decommitted.size);
-    if (placed == os::Placed::kTaken && books_.has_grown_over(decommitted)) {
-      books_.unmap_grown();
-      const bool is_clear = !books_.has_grown_over(decommitted);
-      placed =
-          is_clear ? range_.recommit(decommitted.first, decommitted.size) : os::Placed::kRefused;
+    os::Placed placed = recommit_at(decommitted);
+    if (placed == os::Placed::kTaken && has_grown_over(decommitted)) {
+      grown.unmap();
+      placed = has_grown_over(decommitted) ? os::Placed::kRefused : recommit_at(decommitted);
     }
     if (placed == os::Placed::kYes) book_recommitted(decommitted);
-    if (placed == os::Placed::kTaken && decommitted.size <= kLostIfTaken) lose(decommitted);
+    if (placed == os::Placed::kTaken &&
+        decommitted.size <= PagesConfig::kLostIfTaken / Slices::kSlice) {
+      slices_.mark_lost(decommitted);
+      remove(decommitted);
+    }
     return placed;
+  }
+  bool has_grown_over(Block block) const {
+    return grown.overlap(address_of(slices_.range.address(block.first)),
+                         address_of(slices_.range.address(block.end())));
   }
   void book_recommitted(Block block) {
     remove(block);
-    manager_.free(block.first, true);
-    books_.memory_came_back();
-  }
-  bool has_room_for(Block range, std::size_t count, std::size_t alignment) const {
-    const std::size_t start = manager_.aligned(range.first, alignment);
-    return start < range.end() && range.end() - start >= count;
+    slices_.free(block.first, true);
   }
   // If one range alone has room, only its end is recommitted, as much as is worth the call.
   Block end_with_room(Block range, std::size_t count, std::size_t alignment) {
@@ -266,21 +250,14 @@ class DecommittedRanges {
     // Alignments do not count from slice 0: the last aligned unit is less than an
     // alignment before the end.
     const std::size_t latest = range.end() - wanted;
-    const std::size_t start = manager_.aligned(latest - min_of(latest, alignment - 1), alignment);
+    const std::size_t start =
+        slices_.manager.aligned(latest - min_of(latest, alignment - 1), alignment);
     if (start <= range.first || start > latest ||
-        !manager_.split(range.first, start - range.first)) {
+        !slices_.manager.split(range.first, start - range.first)) {
       return range;
     }
     ++ranges_;
     return {start, range.end() - start};
-  }
-  void note_decommitted(Block block, bool least_is_known) {
-    if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
-    no_room_.memory_came_back();
-  }
-  void lose(Block block) {
-    books_.lose(block);
-    remove(block);
   }
   void remove(Block block) {
     SPANALLOC_ASSERT(contains(block) && count() >= block.size);
@@ -300,8 +277,8 @@ class DecommittedRanges {
   // The next run from `from` on. Units without metadata are passed by.
   Block next_run(std::size_t from) const {
     for (;;) {
-      const std::size_t limit = manager_.limit();
-      const Block gap = books_.gap_behind(from);
+      const std::size_t limit = slices_.manager.limit();
+      const Block gap = slices_.gap_behind(from);
       const std::size_t end = gap ? min_of(gap.first, limit) : limit;
       if (from < end) {
         if (const Block run = set().next_run({from, end - from}, from)) return run;
@@ -315,25 +292,20 @@ class DecommittedRanges {
   void for_ranges(Block run, Visit visit) {
     std::size_t size = 0;
     for (std::size_t first = run.first; first < run.end(); first += size) {
-      size = manager_.size_of(first);
+      size = slices_.manager.size_of(first);
       if (size == 0) return;  // half decommitted, in a fork's child before recovery
       if (!visit(Block{first, size})) return;
     }
   }
 
-  static constexpr std::size_t kWorthRecommitting = kMiB / Range::kSlice;
-  static constexpr std::size_t kLostIfTaken = 16 * kMiB / Range::kSlice;
+  static constexpr std::size_t kWorthRecommitting =
+      PagesConfig::kWorthDecommitting / Slices::kSlice;
 
-  Range& range_;
-  Manager& manager_;
-  Books books_;
-  Block least_{};                 // no decommitted range is smaller; no block: not known
-  Atomic<std::size_t> count_{0};  // slices
-  // A process may have 65,530 mappings.
-  static constexpr std::size_t kMostRanges = 16384;
-  std::size_t ranges_ = 0;               // decommitted; under the arena's lock
+  Slices& slices_;
+  Block least_{};                        // no decommitted range is smaller; no block: not known
+  Atomic<std::size_t> count_{0};         // slices
+  std::size_t ranges_ = 0;               // under the arena's lock
   Atomic<std::size_t> decommitting_{0};  // first slice of the range being decommitted; 0: none
-  RefusalMemo no_room_;
 };
 
 }  // namespace spanalloc
