@@ -9,22 +9,21 @@
 // Chunks are never given back: there are as many as the most such blocks that were out at once
 // need. Larger blocks have a mapping each. One that is freed outside of a kernel call goes back to
 // the kernel, by libc's munmap. One that is freed within is kept for the next, until malloc_trim: a
-// munmap that frees one each time would never end.
+// munmap that frees one each time would never end. Chunks and mappings stand in slots.
 //
 // Other blocks that a thread frees in a kernel call are put off, until some thread outside of one
-// leaves malloc's short path, or calls malloc_trim: that thread frees them.
+// leaves malloc's short path, or calls malloc_trim: that thread frees them. A stack of notes says
+// which; a note is a small block of this file's.
 //
 // Invariants:
-//   (1) A slot's address is 0 (nobody's), 1 (a thread is about to enter or to remove something),
-//   that of a
-//       chunk or of a mapping that is out, or that of a kept mapping plus 2. Each change is one
-//       compare-and-swap, or a store by the thread that has made it 1. An address is written last,
-//       with release; a thread that reads it with acquire finds the chunk made and `what` set.
+//   (1) A slot is nobody's; busy: a thread is about to enter or to remove something; of a chunk or
+//       of a mapping that is out; or of a kept mapping. Each change is one compare-and-swap, or a
+//       store by the thread that has made it busy. An address is written last, with release; a
+//       thread that reads it with acquire finds the chunk made and `what` set.
 //   (2) A block is out exactly while its bit is set. It belongs to the thread that has set the bit,
-//   or to the
-//       one that this thread gave it to.
-// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a
-// slot at 1 and a mapping, or the one block that it was about to take or to free.
+//       or to the one that this thread gave it to.
+// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a busy
+// slot and a mapping, or the one block that it was about to take or to free.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +33,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/os.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc {
 
@@ -51,37 +51,26 @@ class NestedBlocks {
   /// Bytes of the block at exactly p; 0: no such block.
   static std::size_t usable_size(const void* p) {
     if (SPANALLOC_LIKELY(!may_have(p))) return 0;
-    const std::uintptr_t chunk = align_down(address_of(p), kChunk);
-    const Slot* slot = first_slot([=](const Slot& of) {
-      const std::uintptr_t address = of.address.load_acquire();
-      return address > kBusy && (address & kKept) == 0 &&
-             (address == address_of(p) || (address == chunk && of.is_chunk()));
-    });
-    if (slot == nullptr) return 0;
-    if (!slot->is_chunk()) return slot->what.load_relaxed();
-    return slot->chunk()->is_excluded(p) ? std::size_t{1} << slot->chunk()->shift : 0;
+    if (const Chunk* chunk = chunk_of(p)) return chunk->is_out(p) ? chunk->block_bytes() : 0;
+    const Slot* mapping = find(address_of(p));
+    return mapping != nullptr ? mapping->what.load_relaxed() : 0;
   }
 
   /// False: p is no such block; nothing has changed.
   SPANALLOC_COLD static bool free(void* p) {
     if (!may_have(p)) return false;
-    if (Chunk* chunk = chunk_of(p); chunk != nullptr) {
-      chunk->put(p);
-      return true;
-    }
+    if (Chunk* chunk = chunk_of(p)) return chunk->put(p), true;
     Slot* mapping = find(address_of(p));
     if (mapping == nullptr) return false;
-    return os::in_kernel_call() ? keep(*mapping, address_of(p))
+    return os::in_kernel_call() ? mapping->change(address_of(p), address_of(p) | kKept)
                                 : give_back(*mapping, address_of(p));
   }
 
   /// By a thread in a kernel call: p, from here or from an engine, is freed later.
   SPANALLOC_COLD static void put_off(void* p) {
-    if (p == nullptr) return;
-    if (free(p)) return;
+    if (p == nullptr || free(p)) return;
     // Without memory for the note the block is lost.
-    if (void* note = allocate_small(kLeastShift, kOfNotes); note != nullptr)
-      push(static_cast<Note*>(note), p);
+    if (void* note = allocate_small(kLeastShift, kOfNotes)) push(static_cast<Note*>(note), p);
   }
 
   /// By a thread outside of our kernel calls: frees some of the blocks that were put off, by f(p).
@@ -89,60 +78,53 @@ class NestedBlocks {
   static void free_put_off(F&& f) {
     if constexpr (!os::kHasKernelCalls) return;
     if (SPANALLOC_LIKELY(note_of(top_.load_relaxed()) == nullptr) || os::in_kernel_call()) return;
-    free_put_off(f, kFreedAtOnce);
+    free_put_off(f, PagesConfig::kFreedAtOnce);
   }
   /// Frees as many as are put off now.
   template <class F>
   SPANALLOC_COLD static void free_all_put_off(F&& f) {
-    if (os::in_kernel_call()) return;
-    const Note* newest = note_of(top_.load_acquire());
-    // (If others have taken that note off meanwhile, the number is an older one.)
-    if (newest != nullptr) free_put_off(f, newest->height.load_relaxed());
+    if (!os::in_kernel_call()) free_put_off(f, notes_.load_relaxed());
   }
 
   /// Gives the kept mappings back. True: there was one.
   SPANALLOC_COLD static bool give_back_kept() {
     bool any = false;
     first_slot([&](Slot& slot) {
-      const std::uintptr_t kept = slot.address.load_acquire();
-      if (kept > kBusy && (kept & kKept) != 0) any = give_back(slot, kept) || any;
+      if (const std::uintptr_t kept = slot.kept()) any = give_back(slot, kept | kKept) || any;
       return false;
     });
     return any;
   }
 
  private:
+  // --- Chunks ------------------------------------------------------------------------------------
+
   static constexpr std::size_t kChunk = 64 * kKiB;
   static constexpr unsigned kLeastShift = 5;
   static constexpr unsigned kMostShift = 13;
-  // Chunks of notes only: late threads may still read their links
-  static constexpr std::size_t kOfNotes = 0;
-  // So that no malloc takes long for what others put off
-  static constexpr std::size_t kFreedAtOnce = 64;
 
   /// The first blocks lie under this header, and count as out for ever.
   struct Chunk {
     std::size_t shift;  // of a block's bytes; constant
     Atomic<std::uint64_t> out[(kChunk >> kLeastShift) / 64];
 
-    std::uintptr_t start() const { return address_of(this); }
-    std::size_t blocks() const { return kChunk >> shift; }
-    std::size_t number(const void* p) const { return (address_of(p) - start()) >> shift; }
+    std::size_t block_bytes() const { return std::size_t{1} << shift; }
+    std::size_t offset(const void* p) const { return address_of(p) - address_of(this); }
     bool is_start(const void* p) const {
-      const std::uintptr_t offset = address_of(p) - start();
-      return offset >= sizeof(Chunk) && offset % (std::size_t{1} << shift) == 0;
+      return offset(p) >= sizeof(Chunk) && offset(p) % block_bytes() == 0;
     }
-    bool is_excluded(const void* p) const {
-      const std::size_t i = number(p);
-      return is_start(p) && (out[i / 64].load_relaxed() >> i % 64 & 1) != 0;
+    bool is_out(const void* p) const {
+      const std::size_t i = offset(p) >> shift;
+      return is_start(p) && (out[i / 64].load_relaxed() & bit(i)) != 0;
     }
 
     /// In memory that reads as zero.
     void begin(unsigned its_shift) {
       shift = its_shift;
-      const std::size_t under_header = (sizeof(Chunk) + (std::size_t{1} << shift) - 1) >> shift;
-      for (std::size_t i = 0; i < under_header; ++i) set(i);
-      for (std::size_t i = blocks(); i < kChunk >> kLeastShift; ++i) set(i);  // there are none
+      for (std::size_t i = 0; i < kChunk >> kLeastShift; ++i) {
+        const bool is_block = i << shift >= sizeof(Chunk) && i < kChunk >> shift;
+        if (!is_block) out[i / 64].store_relaxed(out[i / 64].load_relaxed() | bit(i));
+      }
     }
     /// nullptr: none is free. Acquire: the last owner's accesses to the block came before.
     void* take() {
@@ -151,56 +133,58 @@ class NestedBlocks {
         while (~word != 0) {
           const std::uint64_t lowest = ~word & (word + 1);
           if (!out[i].compare_exchange_weak_acq_rel(word, word | lowest)) continue;
-          return pointer_to(start() + ((i * 64 + log2_floor(lowest)) << shift));
+          return pointer_to(address_of(this) + ((i * 64 + log2_floor(lowest)) << shift));
         }
       }
       return nullptr;
     }
     void put(void* p) {
       if (!is_start(p)) os::fatal("free of a pointer that is not the start of a block:", p);
-      const std::size_t i = number(p);
-      const std::uint64_t bit = std::uint64_t{1} << i % 64;
+      const std::size_t i = offset(p) >> shift;
       std::uint64_t word = out[i / 64].load_relaxed();
       do {
-        if ((word & bit) == 0) os::fatal("double free of", p);
-      } while (!out[i / 64].compare_exchange_weak_acq_rel(word, word & ~bit));
+        if ((word & bit(i)) == 0) os::fatal("double free of", p);
+      } while (!out[i / 64].compare_exchange_weak_acq_rel(word, word & ~bit(i)));
     }
 
    private:
-    void set(std::size_t i) {
-      Atomic<std::uint64_t>& word = out[i / 64];
-      word.store_relaxed(word.load_relaxed() | std::uint64_t{1} << i % 64);
-    }
+    static std::uint64_t bit(std::size_t i) { return std::uint64_t{1} << i % 64; }
   };
   static_assert(sizeof(Chunk) < (std::size_t{1} << kMostShift));
 
+  // --- Slots -------------------------------------------------------------------------------------
+
+  // Chunks of notes only: late threads may still read their links.
+  static constexpr std::size_t kOfNotes = 0;
   static constexpr std::uintptr_t kNobody = 0;
   static constexpr std::uintptr_t kBusy = 1;
   static constexpr std::uintptr_t kKept = 2;
 
   struct Slot {
-    Atomic<std::uintptr_t> address;
+    Atomic<std::uintptr_t> address;  // kNobody, kBusy, or an address, of a kept mapping plus kKept
     // A chunk: block shift or kOfNotes; a mapping: its bytes, a page or more
     Atomic<std::size_t> what;
 
+    /// The address of what is out, or of what is kept; 0: none.
+    std::uintptr_t out() const {
+      const std::uintptr_t a = address.load_acquire();
+      return a > kBusy && (a & kKept) == 0 ? a : 0;
+    }
+    std::uintptr_t kept() const {
+      const std::uintptr_t a = address.load_acquire();
+      return (a & kKept) != 0 ? a - kKept : 0;
+    }
     bool is_chunk() const { return what.load_relaxed() <= kMostShift; }
-    Chunk* chunk() const { return pointer_to<Chunk>(address.load_relaxed()); }
+    /// False: another thread was first.
+    bool change(std::uintptr_t from, std::uintptr_t to) {
+      return address.compare_exchange_strong_acq_rel(from, to);
+    }
   };
 
   struct Slots {
     Slot slots[254];
     Atomic<Slots*> next;
   };
-
-  /// One block that was put off.
-  struct Note {
-    Atomic<std::uint64_t> next;
-    Atomic<std::size_t> height;  // of the stack, with this one on top
-    void* block;
-  };
-  static_assert(sizeof(Note) <= std::size_t{1} << kLeastShift);
-
-  // --- Slots ---
 
   /// Calls f(Slot&) for each slot until it returns true. Returns that slot, or nullptr.
   template <class F>
@@ -213,23 +197,21 @@ class NestedBlocks {
     return nullptr;
   }
 
-  // The slot of the chunk or of the mapping, not a kept one, that begins at `address`.
+  // The slot of the chunk or of the mapping that is out and begins at `address`.
   static Slot* find(std::uintptr_t address) {
-    if (address <= kBusy || (address & kKept) != 0) return nullptr;
-    return first_slot([=](Slot& slot) { return slot.address.load_acquire() == address; });
+    return first_slot([=](const Slot& slot) { return slot.out() == address; });
   }
   static Chunk* chunk_of(const void* p) {
-    const Slot* slot = find(align_down(address_of(p), kChunk));
-    return slot != nullptr && slot->is_chunk() ? slot->chunk() : nullptr;
+    const std::uintptr_t start = align_down(address_of(p), kChunk);
+    const Slot* slot = find(start);
+    return slot != nullptr && slot->is_chunk() ? pointer_to<Chunk>(start) : nullptr;
   }
 
   // A busy slot, for the caller. nullptr when memory is out.
   static Slot* take_slot() {
     for (;;) {
       Slot* taken = first_slot([](Slot& slot) {
-        std::uintptr_t nobody = kNobody;
-        return slot.address.load_relaxed() == kNobody &&
-               slot.address.compare_exchange_strong_acq_rel(nobody, kBusy);
+        return slot.address.load_relaxed() == kNobody && slot.change(kNobody, kBusy);
       });
       if (taken != nullptr || !add_slots()) return taken;
     }
@@ -247,7 +229,18 @@ class NestedBlocks {
     return true;
   }
 
-  static void enter(Slot& slot, void* memory, std::size_t bytes, std::size_t what) {
+  // Maps memory, makes a block in it (begin(memory)) before others see it, and enters it into a
+  // slot. Returns the block; nullptr when memory is out.
+  template <class Begin>
+  static void* enter(std::size_t bytes, std::size_t alignment, std::size_t what, Begin begin) {
+    Slot* slot = take_slot();
+    if (slot == nullptr) return nullptr;
+    void* memory = os::map_unheard(bytes, alignment);
+    if (memory == nullptr) {
+      slot->address.store_release(kNobody);
+      return nullptr;
+    }
+    void* block = begin(memory);
     const std::uintptr_t first = address_of(memory);
     // The bounds first: a thread that has a block has seen them.
     for (std::uintptr_t low = lowest_.load_relaxed(); first < low;) {
@@ -256,8 +249,9 @@ class NestedBlocks {
     for (std::uintptr_t end = end_.load_relaxed(); first + bytes > end;) {
       if (end_.compare_exchange_weak_relaxed(end, first + bytes)) break;
     }
-    slot.what.store_relaxed(what);
-    slot.address.store_release(first);
+    slot->what.store_relaxed(what);
+    slot->address.store_release(first);
+    return block;
   }
   // A quick answer, mostly false for other memory.
   static bool may_have(const void* p) {
@@ -265,43 +259,28 @@ class NestedBlocks {
     return address < end_.load_relaxed() && address >= lowest_.load_relaxed();
   }
 
-  // --- Blocks ---
+  // --- Blocks ------------------------------------------------------------------------------------
 
   // From a chunk whose slot says `what`.
   static void* allocate_small(unsigned shift, std::size_t what) {
     void* block = nullptr;
-    first_slot([&](Slot& slot) {
-      if (slot.address.load_acquire() > kBusy && slot.what.load_relaxed() == what) {
-        block = slot.chunk()->take();
-      }
+    first_slot([&](const Slot& slot) {
+      const std::uintptr_t chunk = slot.out();
+      if (chunk != 0 && slot.what.load_relaxed() == what) block = pointer_to<Chunk>(chunk)->take();
       return block != nullptr;
     });
     if (block != nullptr) return block;
-    Slot* slot = take_slot();
-    if (slot == nullptr) return nullptr;
-    auto* chunk = static_cast<Chunk*>(os::map_unheard(kChunk, kChunk));
-    if (chunk == nullptr) {
-      slot->address.store_release(kNobody);
-      return nullptr;
-    }
-    chunk->begin(shift);
-    block = chunk->take();  // before others see it
-    enter(*slot, chunk, kChunk, what);
-    return block;
+    return enter(kChunk, kChunk, what, [shift](void* memory) {
+      auto* chunk = static_cast<Chunk*>(memory);
+      chunk->begin(shift);
+      return chunk->take();
+    });
   }
 
   static void* allocate_mapping(std::size_t n, std::size_t alignment) {
     const std::size_t bytes = align_up(max_of(n, 1), os::page_size());
-    if (void* p = take_kept(bytes, alignment); p != nullptr) return p;
-    Slot* slot = take_slot();
-    if (slot == nullptr) return nullptr;
-    void* p = os::map_unheard(bytes, alignment);
-    if (p == nullptr) {
-      slot->address.store_release(kNobody);
-      return nullptr;
-    }
-    enter(*slot, p, bytes, bytes);
-    return p;
+    if (void* p = take_kept(bytes, alignment)) return p;
+    return enter(bytes, alignment, bytes, [](void* memory) { return memory; });
   }
 
   // (When the slot is taken it may have another mapping already: so the size is checked again.)
@@ -312,24 +291,20 @@ class NestedBlocks {
     };
     void* taken = nullptr;
     first_slot([&](Slot& slot) {
-      std::uintptr_t kept = slot.address.load_acquire();
-      if (kept <= kBusy || (kept & kKept) == 0 || (kept - kKept) % alignment != 0 || !fits(slot))
+      const std::uintptr_t kept = slot.kept();
+      if (kept == 0 || kept % alignment != 0 || !fits(slot) || !slot.change(kept | kKept, kBusy))
         return false;
-      if (!slot.address.compare_exchange_strong_acq_rel(kept, kBusy)) return false;
-      if (fits(slot)) taken = pointer_to(kept - kKept);
-      slot.address.store_release(taken != nullptr ? kept - kKept : kept);
+      if (fits(slot)) taken = pointer_to(kept);
+      slot.address.store_release(taken != nullptr ? kept : kept | kKept);
       return taken != nullptr;
     });
     return taken;
   }
-  // False: another thread has freed it first.
-  static bool keep(Slot& slot, std::uintptr_t address) {
-    return slot.address.compare_exchange_strong_acq_rel(address, address | kKept);
-  }
-  // Gives back a mapping that is out, or kept. False: another thread was first. The slot is
-  // nobody's only once the mapping is gone: until then no other can have its address.
+  // Gives back the mapping whose slot says `address`: out, or kept. False: another thread was
+  // first. The slot is nobody's only once the mapping is gone: until then no other can have its
+  // address.
   static bool give_back(Slot& slot, std::uintptr_t address) {
-    if (!slot.address.compare_exchange_strong_acq_rel(address, kBusy)) return false;
+    if (!slot.change(address, kBusy)) return false;
     os::release(pointer_to(address & ~kKept), slot.what.load_relaxed());
     slot.address.store_release(kNobody);
     return true;
@@ -338,27 +313,29 @@ class NestedBlocks {
   // --- What was put off: a stack of notes --------------------------------------------------------
   // Their memory is never anything else (sync/treiber_stack.hpp says more).
 
+  /// One block that was put off.
+  struct Note {
+    Atomic<Note*> next;
+    void* block;
+  };
+  static_assert(sizeof(Note) <= std::size_t{1} << kLeastShift);
+
   // Addresses have 48 bits; a note's last five bits are 0
   static constexpr unsigned kTagShift = 64 - 21;
-  static constexpr std::uintptr_t address_in(std::uint64_t word) {
-    return word << (64 - kTagShift) >> (64 - kTagShift) << kLeastShift;
-  }
   static_assert(kTagShift + kLeastShift >= 48);
-  static Note* note_of(std::uint64_t word) { return pointer_to<Note>(address_in(word)); }
+  static Note* note_of(std::uint64_t word) {
+    return pointer_to<Note>(word << (64 - kTagShift) >> (64 - kTagShift) << kLeastShift);
+  }
   static std::uint64_t advance(std::uint64_t old_top, const Note* note) {
     return ((old_top >> kTagShift) + 1) << kTagShift | address_of(note) >> kLeastShift;
   }
 
   static void push(Note* note, void* block) {
     note->block = block;
-    // Acquire: the contents of the note under it.
-    std::uint64_t top = top_.load_acquire();
+    notes_.fetch_add_relaxed(1);
+    std::uint64_t top = top_.load_relaxed();
     do {
-      const Note* under = note_of(top);
-      note->next.store_relaxed(address_of(under) >> kLeastShift);
-      // (If that note was taken off meanwhile, this is another one's height:
-      // then the tag has changed.)
-      note->height.store_relaxed(under == nullptr ? 1 : under->height.load_relaxed() + 1);
+      note->next.store_relaxed(note_of(top));
       // Release: the next owner sees the note, and the program's last writes to the block.
     } while (!top_.compare_exchange_weak_acq_rel(top, advance(top, note)));
   }
@@ -372,12 +349,13 @@ class NestedBlocks {
     }
   }
   static void* pop() {
-    std::uint64_t top = top_.load_acquire();
+    std::uint64_t top = top_.load_acquire();  // acquire: the note
     while (Note* note = note_of(top)) {
       // If others have taken that note off meanwhile, this is another one's link:
       // then the tag has changed.
-      const Note* next = note_of(note->next.load_relaxed());
-      if (!top_.compare_exchange_weak_acq_rel(top, advance(top, next))) continue;
+      if (!top_.compare_exchange_weak_acq_rel(top, advance(top, note->next.load_relaxed())))
+        continue;
+      notes_.fetch_sub_relaxed(1);
       void* block = note->block;
       (void)free(note);
       return block;
@@ -389,6 +367,7 @@ class NestedBlocks {
   static inline constinit Atomic<std::uintptr_t> lowest_{UINTPTR_MAX};
   static inline constinit Atomic<std::uintptr_t> end_{0};
   static inline constinit Atomic<std::uint64_t> top_{0};  // {tag:21, note's address >> 5}
+  static inline constinit Atomic<std::size_t> notes_{0};  // at least as many as there are
 };
 
 }  // namespace spanalloc
