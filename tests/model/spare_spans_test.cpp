@@ -26,7 +26,7 @@ struct SpareWorld {
     for (unsigned cache = 0; cache < 2; ++cache) large_spans[cache].start(kLabs[cache]);
     for (Span& span : spans) {
       span.shown_class.store_relaxed(1);
-      span.word.store_relaxed(standard::kSingleInUse.bits);
+      span.word.set(standard::kSingleInUse);
     }
   }
   unsigned index(const Span& span) const { return static_cast<unsigned>(&span - spans); }
@@ -57,7 +57,7 @@ struct SpareWorld {
   }
   static void begin_life(Span& span, ClassId c) {
     span.shown_class.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
-    span.word.store_release(standard::kSingleInUse.bits);
+    span.word.set(standard::kSingleInUse);
   }
   // Each span is in use, taken, or somebody's spare at one place.
   void check_at_rest() {

@@ -28,7 +28,7 @@ struct Forked : Scene {
     // the span, and counts anew.
     if (const std::uint32_t n = this->find_reusable(1); n != 0) this->share(n, 1);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
+      const bool is_free = this->span(n).word.load_relaxed().state() == SpanState::kFree;
       MODEL_CHECK(is_free || lost[n] || blocks_missing(n) != 0);
     }
   }
@@ -41,7 +41,7 @@ struct Forked : Scene {
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       Span& s = this->span(n);
       if (s.size_class == 0) continue;
-      const SpanWord word{s.word.load_relaxed()};
+      const SpanWord word = s.word.load_relaxed();
       if (word.state() == SpanState::kOwned) {
         lose(n, word);
       } else if (word.state() == SpanState::kFree ||
@@ -52,8 +52,7 @@ struct Forked : Scene {
     }
   }
   void lose(std::uint32_t n, SpanWord word) {
-    this->span(n).word.store_relaxed(
-        word.with_state(SpanState::kShared).with_owner(kOrphanage).bits);
+    this->span(n).word.set(word.with_state(SpanState::kShared).with_owner(kOrphanage));
     this->span(n).list = ListId::kNone;
     lost[n] = true;
   }
@@ -69,7 +68,7 @@ struct Forked : Scene {
     for (std::uint32_t n = this->take_from_pool(); n != 0; n = this->take_from_pool()) ++pooled[n];
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       if (this->span(n).size_class == 0) continue;
-      const SpanWord word{this->span(n).word.load_relaxed()};
+      const SpanWord word = this->span(n).word.load_relaxed();
       // Nobody was inside: it stood in a thread cache
       if (word.state() == SpanState::kOwned) lose(n, word);
       const std::uint32_t listed = this->times_listed_anywhere(n);
@@ -198,7 +197,7 @@ struct HandsAreForgotten : Forked<Scene> {
     SpinLock::enter_child();
     for (const std::uint32_t cache : {1u, 2u, 3u}) this->adopted(cache);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
+      const bool is_free = this->span(n).word.load_relaxed().state() == SpanState::kFree;
       if (is_free) MODEL_CHECK(this->take_from_pool() != 0);
     }
   }

@@ -94,8 +94,8 @@ struct TwoOrphanages : StandardWorld {
     share(number, me);
   }
   void at_rest() {
-    MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 2);
-    MODEL_CHECK(SpanWord{span(2).word.load_relaxed()}.outstanding() == 2);
+    MODEL_CHECK(span(1).word.load_relaxed().outstanding() == 2);
+    MODEL_CHECK(span(2).word.load_relaxed().outstanding() == 2);
     check_at_rest();
   }
 };
@@ -244,7 +244,7 @@ struct EndsAndLeavesOne : StandardWorld {
     adopted(1);
   }
   void at_rest() {
-    const SpanWord word{span(1).word.load_relaxed()};
+    const SpanWord word = span(1).word.load_relaxed();
     MODEL_CHECK(word.owner() == kOrphanage && span(1).list == ListId::kPartial);
     check_at_rest();
   }
@@ -545,12 +545,11 @@ struct LostToFork : StandardWorld {
   LostToFork() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_hot(1, 1, 2);
     Span& s = span(1);
-    s.word.store_relaxed(
-        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kShared).with_owner(kOrphanage).bits);
+    s.word.set(s.word.load_relaxed().with_state(SpanState::kShared).with_owner(kOrphanage));
   }
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {
-    MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 1);
+    MODEL_CHECK(span(1).word.load_relaxed().outstanding() == 1);
     MODEL_CHECK(span(1).list == ListId::kNone && cache(0u).partial[index_of(kClass)].is_empty());
     MODEL_CHECK(take_from_pool() == 0);
   }

@@ -243,13 +243,13 @@ struct TakenOutOfUse : StandardWorld {
     if (self != 0) return free_remote(1, self);
     const Inside inside(*this);
     const Protocol::CacheGuard guard(protocol(), CacheNumber{1});
-    if (SpanWord{span(1).word.load_acquire()}.is(CacheNumber{1}, SpanState::kShared)) {
+    if (span(1).word.load_acquire().is(CacheNumber{1}, SpanState::kShared)) {
       protocol().take_out_of_use(cache(1), ref(1));
     }
   }
   void at_rest() {
     MODEL_CHECK(span(1).list == ListId::kNone);
-    const SpanWord word{span(1).word.load_relaxed()};
+    const SpanWord word = span(1).word.load_relaxed();
     const bool pooled = take_from_pool() == 1;
     MODEL_CHECK(pooled == (word.state() == SpanState::kFree));
     if (pooled) {
@@ -374,7 +374,7 @@ struct LeaveHot : StandardWorld {
   }
   void at_rest() {
     collect_delayed(1);
-    const SpanWord word{span(1).word.load_relaxed()};
+    const SpanWord word = span(1).word.load_relaxed();
     // With a free block a parked span can be found: that is what its next user asks for.
     if (word.state() == SpanState::kShared && word.outstanding() < 2)
       MODEL_CHECK(span(1).list == ListId::kPartial);
@@ -404,7 +404,7 @@ struct FullStepsAside : StandardWorld {
     if (kLocal) free_any(1, 1, 1);
   }
   void at_rest() {
-    const bool owned = SpanWord{span(1).word.load_relaxed()}.state() == SpanState::kOwned;
+    const bool owned = span(1).word.load_relaxed().state() == SpanState::kOwned;
     if (!owned) {
       collect_delayed(1);
       MODEL_CHECK(find_floating(1) == 1);

@@ -196,7 +196,7 @@ class StandardWorld {
   /// free() as the thread cache does it, by the thread whose thread cache is `me`.
   void free_any(std::uint32_t number, std::uint32_t b, std::uint32_t me) {
     Span* s = &span(number);
-    const SpanWord word{s->word.load_relaxed()};
+    const SpanWord word = s->word.load_relaxed();
     MODEL_CHECK(word.state() != SpanState::kFree);
     if (word.is(CacheNumber{me}, SpanState::kShared) ||
         word.is(CacheNumber{me}, SpanState::kOwned)) {
@@ -217,7 +217,7 @@ class StandardWorld {
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
     if (s.free_list.first() == standard::no_block() && s.carved.load_relaxed() == shape_.capacity) {
-      const standard::RemoteList remotes = standard::take_remotes(s.word, shape_.capacity);
+      const standard::RemoteList remotes = s.word.take_remotes(shape_.capacity);
       if (remotes.count != 0) s.free_list.set(block(number, index_of(remotes.first)));
       check_list(number, s.free_list.first(), remotes.count);
     }
@@ -259,7 +259,7 @@ class StandardWorld {
   /// The owner of a current span looks through what others have freed of it.
   void check_remotes(std::uint32_t number, std::uint32_t me, bool locked) {
     if (locked) protocol_.lock_cache(CacheNumber{me});
-    const SpanWord word{span(number).word.load_acquire()};
+    const SpanWord word = span(number).word.load_acquire();
     // Links are no steps of their own: others may come between here
     (void)span(number).word.load_relaxed();
     if (word.head() != BlockOffset::kNone) {
@@ -273,8 +273,8 @@ class StandardWorld {
     const std::uint32_t free_blocks = free_of(span(number));
     const Inside inside(*this);
     const auto collected = protocol_.owned_to_shared(ref(number), CacheNumber{me}, free_blocks);
-    MODEL_CHECK(collected != standard::Collected::kDamaged);
-    if (collected == standard::Collected::kEmpty) put_in_pool(ref(number));
+    MODEL_CHECK(collected != standard::Freed::kRefused);
+    if (collected == standard::Freed::kEmptied) put_in_pool(ref(number));
   }
   /// The thread cache's search for a reusable span: own ones, then abandoned spans. 0: none.
   std::uint32_t find_reusable(std::uint32_t me) {
@@ -306,7 +306,7 @@ class StandardWorld {
     s.uncounted = false;
     s.expect_frees_while_owned();
     s.list = ListId::kNone;
-    s.word.store_release(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity).bits);
+    s.word.set(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity));
   }
   /// The same for a span of one block, which is handed out at once.
   void make_single(std::uint32_t number) {
@@ -315,7 +315,7 @@ class StandardWorld {
     s.uncounted = false;
     s.expect_frees_while_owned();
     s.list = ListId::kNone;
-    s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kShared, 1).bits);
+    s.word.set(SpanWord::make(standard::kNobody, SpanState::kShared, 1));
     hand_out(number, 1);
   }
   /// Before the threads start: a span of thread cache `me`, parked, with
@@ -357,9 +357,9 @@ class StandardWorld {
   /// with the lists that it has.
   void make_hot_again(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
-    const SpanWord was{s.word.load_relaxed()};
+    const SpanWord was = s.word.load_relaxed();
     s.expect_frees_while_owned();
-    s.word.store_release(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity).bits);
+    s.word.set(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity));
     with_remotes({ref(number), was.head()});
   }
   void set_heir(std::uint32_t me, CacheNumber abandoned_list) {
@@ -377,7 +377,7 @@ class StandardWorld {
   std::uint32_t in_pool_count() {
     std::uint32_t count = 0;
     for (std::uint32_t n = 1; n <= shape_.spans; ++n) {
-      if (SpanWord{span(n).word.load_relaxed()}.state() == SpanState::kFree) ++count;
+      if (span(n).word.load_relaxed().state() == SpanState::kFree) ++count;
     }
     return count;
   }
@@ -439,7 +439,7 @@ class StandardWorld {
 
   void check_span(std::uint32_t n, std::uint32_t pooled, bool collected) {
     Span& s = span(n);
-    const SpanWord word{s.word.load_relaxed()};
+    const SpanWord word = s.word.load_relaxed();
     if (s.size_class == 0) return;  // never used
     const std::uint32_t blocks = capacity(s.class_id());
     std::uint32_t out = 0;
@@ -555,7 +555,7 @@ class StandardWorld {
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
     Span& s = span(n);
     return out_[n][b] + (b > s.carved.load_relaxed()) + times_linked(n, s.free_list.first(), b) +
-           times_linked(n, first_remote(n, SpanWord{s.word.load_relaxed()}), b);
+           times_linked(n, first_remote(n, s.word.load_relaxed()), b);
   }
   std::uint32_t times_listed_anywhere(std::uint32_t number) {
     std::uint32_t found = 0;

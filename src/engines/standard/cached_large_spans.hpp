@@ -7,7 +7,7 @@
 //
 //   in use -> cached   the record's thread, in a free; it writes the place first, then the word
 //   in use -> taken    any thread, in a free for which the span cannot be cached; or by
-//                      free_remotely()
+//                      AtomicSpanWord::free_batch()
 //   pooled -> cached   the record's thread, several at a time; by a store, because nobody else has
 //                      the span
 //   cached -> in use   the record's thread, in a malloc
@@ -29,16 +29,6 @@
 #include "engines/standard/span_word.hpp"
 
 namespace spanalloc::standard {
-
-/// The word of a span of one block whose block is out.
-inline constexpr SpanWord kSingleInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
-/// The word of a free span that only the thread has which took it.
-inline constexpr SpanWord kCachedTaken = SpanWord::make(kNobody, SpanState::kFree, 0);
-/// The word of a free span that is cached in that record. (No span in a pool or
-/// the arena has such a word.)
-constexpr SpanWord cached_of(CacheNumber cache) {
-  return SpanWord::make(cache, SpanState::kFree, 0).with_delayed(true);
-}
 
 /// Of one cache record. Zero-initialisable.
 template <unsigned kMostSlices>
@@ -74,7 +64,7 @@ class CachedLargeSpans {
     if (sum > kMostSlices) return false;
     SPANALLOC_ASSERT(span.load_word().state() == SpanState::kFree);
     places_[n].store_relaxed(&span);
-    span.word.store_release(cached_.bits);  // release: as in keep()
+    span.word.set(cached_);
     sums_[n + 1] = static_cast<std::uint8_t>(sum);
     count_ = n + 1;
     return true;
@@ -174,9 +164,7 @@ class CachedLargeSpans {
     for (std::uint32_t i = kept; i < count_; ++i) places_[i].store_release(nullptr);
     count_ = kept;
   }
-  static bool change(Span& span, SpanWord from, SpanWord to) {
-    return span.word.compare_exchange_strong_acq_rel(from.bits, to.bits);
-  }
+  static bool change(Span& span, SpanWord from, SpanWord to) { return span.word.replace(from, to); }
 
   Atomic<Span*> places_[kMostSlices + 1];
   SpanWord cached_;  // constant: cached_of(the record's number)

@@ -187,7 +187,7 @@ class ForkRecovery {
       const SpanWord word = span->load_word();
       if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
         // The heap's destroy() was interrupted: its lists are gone, or about to go.
-        span->word.store_relaxed(0);
+        span->word.set({});
         pages.give(span);
       } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
                  !pages.cache_at(word.owner()).has_as_owned(span.number, span->class_id())) {
@@ -200,7 +200,7 @@ class ForkRecovery {
         // have vanished while it made the cache.)
         if (pages.was_used(word.owner())) pages.has_left(pages.cache(word.owner()), span);
         // (A cached large span is the arena's now, too, whatever place may still name it.)
-        if (word.state() == SpanState::kFree) span->word.store_relaxed(kCachedTaken.bits);
+        if (word.state() == SpanState::kFree) span->word.set(kCachedTaken);
         pages.give(span);
       }
     });
@@ -215,15 +215,9 @@ class ForkRecovery {
     {
       // Others may free into the span, and borrow what was freed; that happens
       // under the lock of its owner.
-      const typename Heap::Protocol::CacheGuard guard(heap.protocol(), span->load_word().owner());
-      span->list = ListId::kNone;
-      span->retired = true;
-      span->expect_frees(1);
-      SpanWord word = span->load_word();
-      // Release: a thread that finds the span shared finds it on no list.
-      while (!span->word.compare_exchange_strong_acq_rel(
-          word.bits, word.with_state(SpanState::kShared).with_owner(new_owner).bits)) {
-      }
+      const CacheNumber owner = span->load_word().owner();
+      const typename Heap::Protocol::CacheGuard guard(heap.protocol(), owner);
+      heap.protocol().retire_for_vanished(pages.cache(owner), span, new_owner);
     }
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
@@ -244,11 +238,12 @@ class ForkRecovery {
     }
     if (free > span->load_word().outstanding()) return retire_current_span(pages, span);
     switch (heap.protocol().owned_to_shared(span, cache.number, free)) {
-      case Collected::kPlaced:
+      case Freed::kDone:
+      case Freed::kDelayed:
         return;
-      case Collected::kEmpty:
+      case Freed::kEmptied:
         return heap.put_in_pool(span, 0);
-      case Collected::kDamaged:
+      case Freed::kRefused:
         heap.lost_to_fork.fetch_add_relaxed(1);
     }
   }

@@ -96,8 +96,8 @@ class Heap {
     pages_.arena.walk([this](std::uint32_t first, std::size_t slices, bool free) {
       const SpanRef span = pages_.span(SpanNumber{first});
       if (free || first + slices > index_of(pages_.end_of_spans())) return;
-      if (SpanWord{span->word.load_acquire()}.state() == SpanState::kFree || !has(span)) return;
-      span->word.store_relaxed(0);
+      if (span->word.load_acquire().state() == SpanState::kFree || !has(span)) return;
+      span->word.set({});
       poison(pages_.address(span.number), slices << Config::kSliceBits);
       pages_.give(span);
     });
@@ -153,7 +153,7 @@ class Heap {
       if (!free && number + slices > index_of(pages_.end_of_spans())) return;
       const SpanRef span = pages_.span(SpanNumber{number});
       const std::size_t bytes = slices << Config::kSliceBits;
-      if (free || SpanWord{span->word.load_acquire()}.state() == SpanState::kFree) {
+      if (free || span->word.load_acquire().state() == SpanState::kFree) {
         out.pooled_bytes += bytes;
         return;
       }
@@ -237,7 +237,7 @@ class Heap {
     span->expect_frees_while_owned();
     span->list = ListId::kNone;
     // Release: a late freer of an earlier life may look at the record under a lock.
-    span->word.store_release(word.bits);
+    span->word.set(word);
   }
   /// begin_life() of an owned span; one whose last life was in the same class keeps its lists.
   OwnedSpan begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner) {
@@ -251,7 +251,7 @@ class Heap {
     const SpanWord was = fresh.span->load_word();
     SPANALLOC_ASSERT(was.state() == SpanState::kFree);
     fresh.span->expect_frees_while_owned();
-    fresh.span->word.store_release(owned.bits);  // release: as in begin_life()
+    fresh.span->word.set(owned);  // release: as in begin_life()
     return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
   }
   /// begin_life() of a span of one block. Freeing the block sets the word to free.
@@ -268,7 +268,7 @@ class Heap {
   /// begin_single_life() of a span whose record says all of that already.
   void begin_same_life(SpanRef span) {
     SPANALLOC_ASSERT(has(span) && span->load_word().state() == SpanState::kFree);
-    span->word.store_release(kSingleInUse.bits);  // release: as in begin_life()
+    span->word.set(kSingleInUse);  // release: as in begin_life()
   }
 
   /// Makes a span of one block, of `old` slices, fit `slices` in its place.
@@ -314,7 +314,7 @@ class Heap {
     }
     pages_.outside.fill(moved.to, bytes, offset, index_of(number_));
     poison(pages_.address(span.number), old.count << Config::kSliceBits);
-    span->word.store_release(SpanWord::make(kNobody, SpanState::kFree, 0).bits);
+    span->word.set(SpanWord::make(kNobody, SpanState::kFree, 0));
     if (moved.left_a_range) {
       pages_.give(span, true);
     } else {
@@ -786,7 +786,7 @@ class Heap {
     span->expect_frees(1);
     span->retired = true;
     // Release: a thread that frees into it finds it so
-    span->word.store_release(lost.with_delayed(true).bits);
+    span->word.set(lost.with_delayed(true));
   }
   SPANALLOC_COLD [[noreturn]] static void block_in_use(InUse block) {
     os::fatal(

@@ -75,7 +75,7 @@ struct Misuse {
     const auto has = [&](Block* list) {
       return list_has(list, block, info.virtual_span, info.blocks);
     };
-    const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
+    const SpanWord word = span->word.load_acquire();  // acquire: the links behind its head
     if (word.head() != BlockOffset::kNone && has(thread.pages->block_at_offset(span, word.head())))
       return true;
     if (thread.cache != nullptr &&
@@ -108,7 +108,7 @@ struct Misuse {
     span->free_list.clear();
     span->rest.clear();
     span->purged.store_release(0);
-    (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
+    (void)span->word.take_remotes(Classes::info(span->class_id()).blocks);
     auto& cache = *thread.cache;
     if (cache.has_as_owned(span.number, span->class_id())) return;
     // The report lets go of it

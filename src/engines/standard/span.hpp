@@ -44,7 +44,7 @@ struct alignas(kCacheLine) Span : FreeTarget {
   FreeList rest;  ///< owner: a second list, of what others had freed before; mostly empty
   Atomic<std::uint64_t> purged;  ///< owner; of a shared span the lock: see purged_pages.hpp
 
-  alignas(kCacheLine) Atomic<std::uint64_t> word;  ///< shared: SpanWord
+  alignas(kCacheLine) AtomicSpanWord word;  ///< shared
   /// Lock of the owner: the next span on the list `list`
   Plain<SpanNumber> next;
   Plain<SpanNumber> prev;  ///< lock of the owner: the one before
@@ -75,7 +75,7 @@ struct alignas(kCacheLine) Span : FreeTarget {
   /// where the block begins to where the span ends
   std::uint32_t room;
 
-  SpanWord load_word() const { return SpanWord{word.load_relaxed()}; }
+  SpanWord load_word() const { return word.load_relaxed(); }
   ClassId class_id() const { return ClassId{static_cast<std::uint8_t>(size_class)}; }
 
   /// The owner's free that is the `count`-th from now is the next event.

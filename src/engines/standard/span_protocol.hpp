@@ -40,21 +40,6 @@
 
 namespace spanalloc::standard {
 
-/// The outcome of a free into another thread's span.
-enum class Freed : std::uint8_t {
-  kDone,
-  kEmptied,  ///< done, and the span is the caller's, who must put it into the pool
-  kRefused,  ///< nothing has changed: by the span's word the blocks cannot all be out
-};
-
-/// The outcome for a span when its owner has counted its own frees into the word.
-enum class Collected : std::uint8_t {
-  kPlaced,  ///< it is on the list that its free blocks ask for; or another thread has claimed it
-  kEmpty,   ///< it is free, and the caller's
-  /// More was freed than was out: retired; the caller reports it when it holds nothing else
-  kDamaged,
-};
-
 /// A span that the caller owns from now on; `remotes` is the first block of the remote list that
 /// came with it. The blocks on its free_list and those never carved are the caller's as well.
 struct OwnedSpan {
@@ -78,25 +63,16 @@ class SpanProtocol : public SpanRepair<Pages> {
   template <class Link>
   SPANALLOC_INLINE Freed free_remote(SpanRef span, BlockOffset newest, std::uint32_t count,
                                      Link&& link) {
-    const RemotelyFreed freed = free_remotely(span->word, newest, count, link);
-    switch (freed.result) {
-      case RemoteFree::kBadFree:
-        return Freed::kRefused;
-      case RemoteFree::kEmptied:
-        take_off_lists(span, freed.after.owner());
-        return Freed::kEmptied;
-      case RemoteFree::kDelayed:
-        return note_delayed(span, freed.after.owner());
-      case RemoteFree::kDone:
+    const auto [freed, word] = span->word.free_batch(newest, count, link);
+    if (freed == Freed::kEmptied) take_off_lists(span, word.owner());
+    if (freed == Freed::kDelayed ||
         // A hint, confirmed under the lock. Acquire: pairs with the owner's release store. After
         // our free the span may be anything already, but the record stays readable.
-        if (freed.after.state() == SpanState::kShared &&
-            freed.after.outstanding() == span->uncollected_acquire()) {
-          return note_delayed(span, freed.after.owner());
-        }
-        return Freed::kDone;
+        (freed == Freed::kDone && word.state() == SpanState::kShared &&
+         word.outstanding() == span->uncollected_acquire())) {
+      return note_delayed(span, word.owner());
     }
-    return Freed::kDone;
+    return freed;
   }
 
   /// The owner's call after a free that was an event (push_freed). True: the span is
@@ -104,11 +80,10 @@ class SpanProtocol : public SpanRepair<Pages> {
   bool collect_after_free(SpanRef span, CacheNumber me) {
     CacheGuard guard(*this, me);
     // Our own free may have let another thread claim the span; then we must not touch it any more.
-    const SpanWord now{span->word.load_acquire()};
-    if (!now.is(me, SpanState::kShared)) return false;
-    const Collected collected = collect_and_place(pages_.cache(me), span, span->uncollected());
-    if (SPANALLOC_UNLIKELY(collected == Collected::kDamaged)) pages_.corrupted(span);
-    return collected == Collected::kEmpty;
+    if (!span->word.load_acquire().is(me, SpanState::kShared)) return false;
+    const Freed freed = collect(pages_.cache(me), span);
+    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) pages_.corrupted(span);
+    return freed == Freed::kEmptied;
   }
 
   /// Owner, on a slow path: collects every span on its delayed list. Cheap when there is none.
@@ -118,11 +93,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     if (cache.has_delayed.load_relaxed() == 0) return emptied;  // a later slow path will see it
     CacheGuard guard(*this, me);
     cache.has_delayed.store_relaxed(0);  // set again only under the lock
-    for_each_on(cache.delayed, [&](SpanRef span) {
-      const Collected collected = collect_and_place(cache, span, span->uncollected());
-      if (collected == Collected::kEmpty) chain(emptied, span);
-      if (SPANALLOC_UNLIKELY(collected == Collected::kDamaged)) emptied.damaged = span.number;
-    });
+    for_each_on(cache.delayed, [&](SpanRef span) { note(emptied, span, collect(cache, span)); });
     return emptied;
   }
 
@@ -147,13 +118,9 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// Owner: owned -> shared. `free_blocks` of its blocks are on the owner's
   /// list or were never carved.
-  Collected owned_to_shared(SpanRef span, CacheNumber me, std::uint32_t free_blocks) {
+  Freed owned_to_shared(SpanRef span, CacheNumber me, std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
-    SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
-    SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
-    span->list = ListId::kNone;
-    span->watched = 0;
-    return collect_and_place(pages_.cache(me), span, free_blocks);
+    return share(pages_.cache(me), span, free_blocks, me, me);
   }
 
   /// Any thread but the owner: takes the remote list of a span that cache `owner` owns, if the span
@@ -171,8 +138,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     RemoteList list;
     // Acquire: the class was written before the word said owned. It stays while the word says so,
     // since the owner gives up a current span only under this lock.
-    if (is_worth_it(SpanWord{span->word.load_acquire()}) && span->class_id() == c && may_borrow()) {
-      list = take_remotes(span->word, capacity);
+    if (is_worth_it(span->word.load_acquire()) && span->class_id() == c && may_borrow()) {
+      list = span->word.take_remotes(capacity);
     }
     Base::unlock_cache(cache);
     return list;
@@ -182,14 +149,14 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// when its thread ends. The blocks that are free in the span, on its lists or never
   /// carved, are not counted.
   void owned_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner) {
-    give_to_abandoned_list(span, me, new_owner, 0, true);
+    abandon(span, me, new_owner, 0, true);
   }
   /// The change of owned_to_abandoned() for a span whose free blocks were counted: there are
   /// `free_blocks`. True: the span is empty, and the caller's.
   bool counted_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner,
                             std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
-    return give_to_abandoned_list(span, me, new_owner, free_blocks, false);
+    return abandon(span, me, new_owner, free_blocks, false);
   }
 
   /// The caller becomes owner of a partial span of abandoned list `from` whose free blocks nobody
@@ -297,7 +264,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     CacheGuard guard(*this, me);
     CacheGuard abandoned_guard(*this, new_owner);
     cache.has_delayed.store_relaxed(0);
-    const auto abandon_one = [&](SpanRef span) { abandon_span(cache, new_owner, span, emptied); };
+    const auto abandon_one = [&](SpanRef span) {
+      pages_.has_left(cache, span);
+      note(emptied, span, collect_into(new_owner, cache, span, span->uncollected()));
+    };
     for_each_on(cache.delayed, abandon_one);
     for_each_on(cache.full, abandon_one);
     for (unsigned word = 0; word < Lists::kWords; ++word) {
@@ -325,7 +295,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     } else if (!cache.lock.try_lock()) {
       return;
     }
-    const SpanWord now{span->word.load_acquire()};
+    const SpanWord now = span->word.load_acquire();
     if (now.is(word.owner(), SpanState::kShared) && span->list != ListId::kNone) f(cache, now);
     Base::unlock_cache(cache);
   }
@@ -350,9 +320,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     Lists& cache = pages_.cache(owner);
     CacheGuard guard(*this, owner);
     // (A damaged span is retired without a report: the child's recovery is not complete yet.)
-    if (!pages_.is_mine(owner)) {
-      return collect_and_place(cache, span, span->uncollected()) == Collected::kEmpty;
-    }
+    if (!pages_.is_mine(owner)) return collect(cache, span) == Freed::kEmptied;
     unlink(cache, span);
     push_delayed(cache, span);
     return false;
@@ -381,7 +349,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     // We hold no block of the span any more, so anything may have become of it. If its word says
     // shared, and names this cache, then it is on one of this cache's lists (I1), because we hold
     // the lock. It may live another life by now; then the delayed list does no harm.
-    const SpanWord now{span->word.load_acquire()};
+    const SpanWord now = span->word.load_acquire();
     if (!now.is(owner, SpanState::kShared) || span->list == ListId::kNone) return Freed::kDone;
     if (cache.is_abandoned_list()) {
       unlink(cache, span);
@@ -402,14 +370,8 @@ class SpanProtocol : public SpanRepair<Pages> {
   // lock change either number.
   static bool claim_if_empty(SpanRef span) {
     SPANALLOC_ASSERT(span->list != ListId::kNone);
-    SpanWord now{span->word.load_acquire()};
-    while (now.state() == SpanState::kShared && now.outstanding() != 0 &&
-           // Acquire: sees the owner's last free
-           now.outstanding() == span->uncollected_acquire()) {
-      const SpanWord after = now.with_outstanding(0).with_state(SpanState::kFree);
-      if (span->word.compare_exchange_weak_acq_rel(now.bits, after.bits)) return true;
-    }
-    return false;
+    // Acquire: sees the owner's last free
+    return span->word.claim_if_empty([&] { return span->uncollected_acquire(); });
   }
 
   // Under the lock of `cache`.
@@ -426,14 +388,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   // thread has claimed the span.
   [[gnu::noinline]] OwnedSpan shared_to_owned(Lists& cache, SpanRef span, ClassId c,
                                               CacheNumber me) {
-    SpanWord before = span->load_word();
-    const SpanWord after = SpanWord::make(me, SpanState::kOwned, pages_.capacity(c));
-    bool taken = false;
-    while (before.state() != SpanState::kFree && !taken) {
-      // Acquire: links and contents of remotely freed blocks, and the record
-      // as a former owner left it.
-      taken = span->word.compare_exchange_weak_acq_rel(before.bits, after.bits);
-    }
+    const auto [before, after, taken] = span->word.own(me, pages_.capacity(c));
     if (!taken) return {};  // its claimer waits for this lock to unlink it (I2)
     SPANALLOC_ASSERT(before.state() == SpanState::kShared && span->class_id() == c);  // I1
     SPANALLOC_ASSERT(is_empty_only_if_delayed(*span.record, before));                 // I4
@@ -451,62 +406,54 @@ class SpanProtocol : public SpanRepair<Pages> {
            SpinLock::generation() != 0;
   }
 
-  // Owner, under its lock: counts its uncollected frees into the word, and changes an
-  // owned span to shared. Then puts the span on the list that its free blocks ask for;
-  // claims and unlinks an empty one.
-  Collected collect_and_place(Lists& cache, SpanRef span, std::uint32_t uncollected) {
-    SpanWord before = span->load_word();
-    SpanWord after{};
-    do {
-      // Its claimer waits for this lock
-      if (before.state() == SpanState::kFree) return Collected::kPlaced;
-      if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
-        Base::retire(cache, span);
-        return Collected::kDamaged;
-      }
-      SPANALLOC_ASSERT(before.state() == SpanState::kOwned || span->list != ListId::kNone);  // I1
-      after = before.with_outstanding(before.outstanding() - uncollected)
-                  .with_state(SpanState::kShared);
-      after = after.with_delayed(false);
-      if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
-      // Release: a later claimer or adopter sees our lists and the record.
-      // Acquire: we may be the claimer.
-    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-    if (span->list != ListId::kNone) unlink(cache, span);
-    if (after.state() == SpanState::kFree) return Collected::kEmpty;
-    place(span, after);
-    return Collected::kPlaced;
+  // Under the locks of `from`, which has the span, and of cache `to`: counts what its owner has
+  // freed, and puts the span on the list of `to` that its free blocks ask for. kEmptied: it is on no
+  // list, and the caller's. kRefused: it is retired; the caller reports it when it holds nothing
+  // else.
+  SPANALLOC_INLINE Freed collect_into(CacheNumber to, Lists& from, SpanRef span,
+                                      std::uint32_t count) {
+    SPANALLOC_ASSERT(Base::may_change(from) && Base::may_change(pages_.cache(to)));  // I3
+    SPANALLOC_ASSERT(span->load_word().state() != SpanState::kShared ||
+                     span->list != ListId::kNone);  // I1
+    const auto [freed, word] = span->word.collect(count, to);
+    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) {
+      Base::retire(from, span);
+    } else if (freed == Freed::kEmptied || word.state() != SpanState::kFree) {
+      if (span->list != ListId::kNone) unlink(from, span);
+      if (freed == Freed::kDone) place(span, word);
+    }  // else its claimer waits for this lock
+    return freed;
+  }
+  Freed collect(Lists& cache, SpanRef span) {
+    return collect_into(span->load_word().owner(), cache, span, span->uncollected());
+  }
+  // Owned by `me` -> shared by `to`, under the locks of both.
+  SPANALLOC_INLINE Freed share(Lists& mine, SpanRef span, std::uint32_t free_blocks, CacheNumber me,
+                               CacheNumber to) {
+    SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
+    SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
+    span->list = ListId::kNone;
+    span->watched = 0;
+    return collect_into(to, mine, span, free_blocks);
+  }
+  void note(SpanChain& emptied, SpanRef span, Freed freed) {
+    if (freed == Freed::kEmptied) chain(emptied, span);
+    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) emptied.damaged = span.number;
   }
 
-  bool give_to_abandoned_list(SpanRef span, CacheNumber me, CacheNumber new_owner,
-                              std::uint32_t free_blocks, bool uncounted) {
+  bool abandon(SpanRef span, CacheNumber me, CacheNumber new_owner, std::uint32_t free_blocks,
+               bool uncounted) {
+    Lists& mine = pages_.cache(me);
     Lists& abandoned_list = pages_.cache(new_owner);
-    // I3
-    SPANALLOC_ASSERT(abandoned_list.is_abandoned_list() && Base::may_change(pages_.cache(me)));
-    pages_.has_left(pages_.cache(me), span);
+    SPANALLOC_ASSERT(abandoned_list.is_abandoned_list());  // I3
+    pages_.has_left(mine, span);
     CacheGuard guard(*this, new_owner);
-    SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
-    SpanWord before = span->load_word();
-    SpanWord after{};
-    do {
-      if (SPANALLOC_UNLIKELY(free_blocks > before.outstanding())) {
-        Base::retire(pages_.cache(me), span);
-        pages_.corrupted(span);
-      }
-      after = before.with_outstanding(before.outstanding() - free_blocks)
-                  .with_owner(new_owner)
-                  .with_delayed(false);
-      after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kShared);
-      // Release: an adopter or claimer sees our lists and the record.
-      // Acquire: we may be the claimer.
-    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-    span->list = ListId::kNone;
-    if (after.state() == SpanState::kFree) return true;
-    span->watched = 0;
     span->uncounted = uncounted;
+    const Freed freed = share(mine, span, free_blocks, me, new_owner);
+    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) pages_.corrupted(span);
+    if (freed == Freed::kEmptied) return true;
     if (uncounted)
       abandoned_list.uncounted.store_relaxed(abandoned_list.uncounted.load_relaxed() + 1);
-    place(span, after);
     return false;
   }
 
@@ -515,30 +462,6 @@ class SpanProtocol : public SpanRepair<Pages> {
     if (!span->uncounted) return;
     span->uncounted = false;
     cache.uncounted.store_relaxed(cache.uncounted.load_relaxed() - 1);
-  }
-
-  // Under both owners' locks.
-  void abandon_span(Lists& cache, CacheNumber new_owner, SpanRef span, SpanChain& emptied) {
-    SPANALLOC_ASSERT(Base::may_change(cache) && Base::may_change(pages_.cache(new_owner)));  // I3
-    const std::uint32_t uncollected = span->uncollected();
-    SpanWord before = span->load_word();
-    SpanWord after{};
-    do {
-      // Its claimer will unlink it from this cache's list
-      if (before.state() == SpanState::kFree) return;
-      if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
-        Base::retire(cache, span);
-        emptied.damaged = span.number;
-        return;
-      }
-      after = before.with_outstanding(before.outstanding() - uncollected).with_owner(new_owner);
-      after = after.with_delayed(false);
-      if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
-    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-    unlink(cache, span);
-    pages_.has_left(cache, span);
-    if (after.state() == SpanState::kFree) return chain(emptied, span);
-    place(span, after);
   }
 };
 

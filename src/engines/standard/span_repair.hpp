@@ -70,14 +70,20 @@ class SpanRepair : public SpanPlacement<Pages> {
   /// thread with blocks never carved and blocks that come back. A free span is left to its
   /// claimer, who checks its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& cache, SpanRef span) {
-    end_lists(
-        cache, span,
-        span->load_word().state() == SpanState::kOwned ? SpanState::kOwned : SpanState::kShared);
+    const SpanWord word = span->load_word();
+    const bool owned = word.state() == SpanState::kOwned;
+    end_lists(cache, span, word.owner(), owned ? SpanState::kOwned : SpanState::kShared);
   }
   /// Retires a damaged span in any case, also an owned one; that is in none of its
   /// thread's places any more.
   SPANALLOC_COLD void retire(Lists& cache, SpanRef span) {
-    end_lists(cache, span, SpanState::kShared);
+    end_lists(cache, span, span->load_word().owner(), SpanState::kShared);
+  }
+  /// Retires a span that is in no place and on no list: its thread has vanished, and was about to
+  /// take or leave it. Under the lock of that thread's cache. Abandoned list `new_owner` owns it.
+  SPANALLOC_COLD void retire_for_vanished(Lists& cache, SpanRef span, CacheNumber new_owner) {
+    span->list = ListId::kNone;
+    end_lists(cache, span, new_owner, SpanState::kShared);
   }
   /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has
   /// taken it meanwhile. Its blocks count as out from here on, and others of the span with
@@ -86,20 +92,14 @@ class SpanRepair : public SpanPlacement<Pages> {
   SPANALLOC_COLD void discard_remotes(SpanRef span, BlockOffset newest) {
     for (CacheNumber owner = span->load_word().owner(); owner != kNobody;) {
       const CacheGuard guard(*this, owner);
-      SpanWord before{span->word.load_acquire()};
-      SpanWord after{};
-      do {
-        // The span is claimed: its claimer waits for this lock, or has had it.
-        if (before.state() == SpanState::kFree || before.head() != newest) return;
-        after = before.with_outstanding(pages_.capacity(span->class_id()))
-                    .with_head(BlockOffset::kNone);
-      } while (before.owner() == owner &&
-               // As in take_remotes()
-               !span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-      if (before.owner() != owner) {
+      const auto [before, after, dropped] =
+          span->word.drop_remotes(owner, newest, pages_.capacity(span->class_id()));
+      if (!dropped && before.owner() != owner) {
         owner = before.owner();
         continue;
       }
+      // Claimed: its claimer waits for this lock, or has had it. Or another thread has the list.
+      if (!dropped) return;
       // Its list followed from its number of free blocks.
       if (after.state() != SpanState::kShared || span->list == ListId::kNone) return;
       Lists& cache = pages_.cache(owner);
@@ -115,7 +115,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   SPANALLOC_COLD void unlink_claimed(CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
     const auto unlink_if_free = [&](SpanRef span) {
-      if (SpanWord{span->word.load_acquire()}.state() == SpanState::kFree) unlink(cache, span);
+      if (span->word.load_acquire().state() == SpanState::kFree) unlink(cache, span);
     };
     CacheGuard guard(*this, owner);
     Base::for_each_on(cache.delayed, unlink_if_free);
@@ -157,27 +157,18 @@ class SpanRepair : public SpanPlacement<Pages> {
 
   // Ends a damaged span's lists and gives it this state, unless it is free.
   // Not owned, it is retired.
-  SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, SpanState state) {
+  SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, CacheNumber owner, SpanState state) {
     span->free_list.clear();
     span->rest.clear();
     if (state != SpanState::kOwned) {
       if (span->list != ListId::kNone) unlink(cache, span);
       span->retired = true;
     }
-    SpanWord before = span->load_word();
-    SpanWord after{};
-    do {
-      if (before.state() == SpanState::kFree) {  // its claimer waits for this lock
-        span->retired = false;
-        return;
-      }
-      after =
-          before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
-      // So that nobody puts it on the delayed list
-      after = after.with_state(state).with_delayed(true);
-      // Release: as in collect_and_place().
-    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-    span->expect_frees(kNeverLooked);
+    if (span->word.retire(owner, state, pages_.capacity(span->class_id()))) {
+      span->expect_frees(kNeverLooked);
+    } else {
+      span->retired = false;  // its claimer waits for this lock
+    }
   }
 
   // For every span of a cache whose lists were forgotten, free ones too: puts it on its list, if it
@@ -208,7 +199,7 @@ class SpanRepair : public SpanPlacement<Pages> {
     if (free > capacity) return retire(pages_.cache(owner), span);
     SpanWord after = word.with_outstanding(capacity - free).with_delayed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
-    span->word.store_relaxed(after.bits);
+    span->word.set(after);
     if (after.state() != SpanState::kFree) place(span, after);
   }
 };

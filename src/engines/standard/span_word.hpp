@@ -20,7 +20,7 @@
 //                                      (kCachedTaken)
 //   a cache's, free, delayed, no head  such a span, freed: a cached large span (cached_of)
 //
-// cached_large_spans.hpp defines the last three. (An emptied span may have the delayed bit, too;
+// (An emptied span may have the delayed bit, too;
 // then it has a head, because the thread that sets the bit frees a block.)
 //
 // Equation, for a span that is not free: capacity = outstanding + length(remote list) +
@@ -111,66 +111,24 @@ struct SpanWord {
 /// Owner of spans of one block: no cache. They are on no list, and become free without a lock.
 inline constexpr CacheNumber kNobody = SpanWord::kMaxOwner;
 
-/// What the caller must do after a remote free.
-enum class RemoteFree {
-  kDone,  ///< nothing, as far as the word tells
-  /// Shared -> free: the caller has claimed the span; it unlinks it and puts it into the pool
-  kEmptied,
-  kDelayed,  ///< first one since the owner collected: the caller puts the span on its delayed list
-  /// Nothing was freed: the span is free, or has fewer blocks out: some block was freed before
-  kBadFree,
-};
-
-struct RemotelyFreed {
-  RemoteFree result;
-  SpanWord after;
-};
-
-/// A thread that does not own the span frees a batch of `count` of its blocks. They are linked from
-/// the newest, with the mark `newest`, to the oldest. `link(head)` makes the oldest one lead to the
-/// block marked `head`; that happens before the batch is published.
-template <class Link>
-SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockOffset newest,
-                                             std::uint32_t count, Link&& link) {
-  SpanWord before{cell.load_relaxed()};  // a guess; the compare-and-swap decides
-  SpanWord after{};
-  RemoteFree result{};
-  do {
-    if (before.state() == SpanState::kFree || before.outstanding() < count) {
-      return {RemoteFree::kBadFree, before};
-    }
-    SPANALLOC_ASSERT(count != 0 && newest != BlockOffset::kNone &&
-                     index_of(newest) <= SpanWord::kHeadMask);
-    link(before.head());
-    after = SpanWord{before.bits - count}.with_head(newest);  // `outstanding` is in the lowest bits
-    result = RemoteFree::kDone;
-    if (before.state() == SpanState::kShared) {
-      if (after.outstanding() == 0) {
-        after = after.with_state(SpanState::kFree);
-        result = RemoteFree::kEmptied;
-      } else if (!before.is_delayed()) {
-        after = after.with_delayed(true);
-        result = RemoteFree::kDelayed;
-      }
-    }
-    // Release: a thread that takes the list or the span sees the links and the program's last
-    // writes to the blocks. Acquire: a thread that claims the span passes its memory on, after all
-    // that earlier freers did.
-  } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
-  return {result, after};
+/// The word of a span of one block whose block is out.
+inline constexpr SpanWord kSingleInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
+/// The word of a free span that only the thread has which took it.
+inline constexpr SpanWord kCachedTaken = SpanWord::make(kNobody, SpanState::kFree, 0);
+/// The word of a free span that is cached in that record. (No span in a pool or
+/// the arena has such a word.)
+constexpr SpanWord cached_of(CacheNumber cache) {
+  return SpanWord::make(cache, SpanState::kFree, 0).with_delayed(true);
 }
 
-/// free_remotely() of one block of a span that is owned according to `word`; the owner sees to what
-/// follows. False: the word has changed meanwhile; nothing was freed.
-template <class Link>
-SPANALLOC_INLINE bool free_into_owned(Atomic<std::uint64_t>& cell, SpanWord word, BlockOffset block,
-                                      Link&& link) {
-  SPANALLOC_ASSERT(word.state() == SpanState::kOwned);
-  if (SPANALLOC_UNLIKELY(word.outstanding() == 0)) return false;
-  link(word.head());
-  const SpanWord after = SpanWord{word.bits - 1}.with_head(block);
-  return cell.compare_exchange_strong_acq_rel(word.bits, after.bits);  // as in free_remotely()
-}
+/// What became of blocks that were freed, or of a span whose owner has collected.
+enum class Freed : std::uint8_t {
+  kDone,
+  kEmptied,  ///< done, and the span is free and the caller's, who must put it into the pool
+  kDelayed,  ///< done, by another thread for the first time since the owner collected
+  /// Nothing has changed: by the word the blocks cannot all be out. Some block was freed before.
+  kRefused,
+};
 
 /// A span's remote list; first == kNone: there is none.
 struct RemoteList {
@@ -178,22 +136,163 @@ struct RemoteList {
   std::uint32_t count = 0;
 };
 
-/// Takes the whole remote list of an owned span: the owner, or a borrower
-/// that holds the owner's lock.
-inline RemoteList take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capacity) {
-  SpanWord before{cell.load_relaxed()};
-  SpanWord after{};
-  do {
-    SPANALLOC_ASSERT(before.state() == SpanState::kOwned && before.outstanding() <= capacity);
-    const std::uint32_t count = capacity - before.outstanding();
-    SPANALLOC_ASSERT((count == 0) == (before.head() == BlockOffset::kNone));
-    if (count == 0) return {};
-    after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);
-    // Acquire: the links and contents of the blocks. Release is not needed for our own
-    // writes, since the word only loses its list, but it keeps the freers' release sequence
-    // whole for a later claimer.
-  } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
-  return {before.head(), capacity - before.outstanding()};
-}
+/// The word in a span's record, and all its transitions. Each is a loop around one
+/// compare-and-swap, which decides: what is loaded before is a guess.
+///
+/// All of these release and acquire. Release: a thread that takes the remote list or the span finds
+/// the links, the owner's lists and the record, and the program's last writes to the blocks.
+/// Acquire: a thread that claims, adopts or empties the span uses or passes on what earlier freers
+/// and owners left. A transition that only takes something releases nothing of its own, but keeps
+/// the freers' release sequence whole for a later claimer.
+class AtomicSpanWord {
+ public:
+  constexpr AtomicSpanWord() = default;
+  constexpr explicit AtomicSpanWord(SpanWord word) : bits_(word.bits) {}
+
+  SpanWord load_relaxed() const { return {bits_.load_relaxed()}; }
+  SpanWord load_acquire() const { return {bits_.load_acquire()}; }
+
+  /// By a thread that has the span alone. Release: a late freer of an earlier life may look at the
+  /// record under a lock, and a fork's child goes by what the word says.
+  void set(SpanWord word) { bits_.store_release(word.bits); }
+  /// False: the word is not `from`.
+  SPANALLOC_INLINE bool replace(SpanWord from, SpanWord to) {
+    return bits_.compare_exchange_strong_acq_rel(from.bits, to.bits);
+  }
+
+  // --- By threads that do not own the span -------------------------------------------------------
+
+  struct Outcome {
+    Freed freed;
+    SpanWord word;  ///< after it; kRefused: that refused
+  };
+  /// Frees a batch of `count` blocks. They are linked from the newest, `newest`, to the oldest.
+  /// `link(head)` makes the oldest one lead to block `head`, before the batch is published.
+  /// kEmptied: the caller has claimed the span, and unlinks it. kDelayed: the caller puts the span
+  /// on its delayed list.
+  template <class Link>
+  SPANALLOC_INLINE Outcome free_batch(BlockOffset newest, std::uint32_t count, Link&& link) {
+    Freed freed{};
+    const Change change = change_by([&](SpanWord before, SpanWord& after) {
+      if (before.state() == SpanState::kFree || before.outstanding() < count) return false;
+      SPANALLOC_ASSERT(count != 0 && newest != BlockOffset::kNone &&
+                       index_of(newest) <= SpanWord::kHeadMask);
+      link(before.head());
+      after = SpanWord{before.bits - count}.with_head(newest);  // outstanding: the lowest bits
+      freed = Freed::kDone;
+      if (before.state() == SpanState::kShared) {
+        if (after.outstanding() == 0) {
+          after = after.with_state(SpanState::kFree);
+          freed = Freed::kEmptied;
+        } else if (!before.is_delayed()) {
+          after = after.with_delayed(true);
+          freed = Freed::kDelayed;
+        }
+      }
+      return true;
+    });
+    if (!change.done) return {Freed::kRefused, change.before};
+    return {freed, change.after};
+  }
+  /// free_batch() of one block of a span that is owned according to `word`; the owner sees to what
+  /// follows. False: the word has changed meanwhile; nothing was freed.
+  template <class Link>
+  SPANALLOC_INLINE bool free_into_owned(SpanWord word, BlockOffset block, Link&& link) {
+    SPANALLOC_ASSERT(word.state() == SpanState::kOwned);
+    if (SPANALLOC_UNLIKELY(word.outstanding() == 0)) return false;
+    link(word.head());
+    return replace(word, SpanWord{word.bits - 1}.with_head(block));
+  }
+
+  // --- By the owner, or under its lock -----------------------------------------------------------
+
+  struct Change {
+    SpanWord before;
+    SpanWord after;
+    bool done = false;
+  };
+
+  /// Takes the whole remote list of an owned span: the owner, or a borrower that holds the owner's
+  /// lock.
+  RemoteList take_remotes(std::uint32_t capacity) {
+    const Change change = change_by([&](SpanWord before, SpanWord& after) {
+      SPANALLOC_ASSERT(before.state() == SpanState::kOwned && before.outstanding() <= capacity);
+      SPANALLOC_ASSERT((before.outstanding() == capacity) == (before.head() == BlockOffset::kNone));
+      after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);
+      return before.outstanding() != capacity;
+    });
+    if (!change.done) return {};
+    return {change.before.head(), capacity - change.before.outstanding()};
+  }
+  /// Counts `count` blocks that the owner has freed. The span is shared from here on, by `owner`, or
+  /// free if no block is out. kRefused: more than were out. (The word says "free" and kDone: another
+  /// thread has claimed the span, whose claimer waits for the lock.)
+  SPANALLOC_INLINE Outcome collect(std::uint32_t count, CacheNumber owner) {
+    const Change change = change_by([&](SpanWord before, SpanWord& after) {
+      if (before.state() == SpanState::kFree || count > before.outstanding()) return false;
+      after = before.with_outstanding(before.outstanding() - count)
+                  .with_owner(owner)
+                  .with_delayed(false);
+      after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kShared);
+      return true;
+    });
+    if (change.done) {
+      const bool emptied = change.after.state() == SpanState::kFree;
+      return {emptied ? Freed::kEmptied : Freed::kDone, change.after};
+    }
+    const bool claimed = change.before.state() == SpanState::kFree;
+    return {claimed ? Freed::kDone : Freed::kRefused, change.before};
+  }
+  /// Shared -> free, if as many blocks are out as uncollected() says that the owner has freed.
+  template <class Uncollected>
+  bool claim_if_empty(Uncollected&& uncollected) {
+    return change_by([&](SpanWord before, SpanWord& after) {
+             after = before.with_outstanding(0).with_state(SpanState::kFree);
+             return before.state() == SpanState::kShared && before.outstanding() != 0 &&
+                    before.outstanding() == uncollected();
+           })
+        .done;
+  }
+  /// Shared -> owned: all `capacity` blocks count as out; the remote list is the caller's. Not done:
+  /// another thread has claimed the span.
+  Change own(CacheNumber owner, std::uint32_t capacity) {
+    return change_by([&](SpanWord before, SpanWord& after) {
+      after = SpanWord::make(owner, SpanState::kOwned, capacity);
+      return before.state() != SpanState::kFree;
+    });
+  }
+  /// Forgets the remote list, if `owner` has the span and the list begins with `newest`: its blocks,
+  /// and all others, count as out.
+  Change drop_remotes(CacheNumber owner, BlockOffset newest, std::uint32_t capacity) {
+    return change_by([&](SpanWord before, SpanWord& after) {
+      after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);
+      return before.state() != SpanState::kFree && before.owner() == owner &&
+             before.head() == newest;
+    });
+  }
+  /// Makes `owner` have the span, in this state and without a remote list, with all blocks counted
+  /// as out; delayed, so that nobody puts it on the delayed list. False: the span is free.
+  bool retire(CacheNumber owner, SpanState state, std::uint32_t capacity) {
+    return change_by([&](SpanWord before, SpanWord& after) {
+             after = SpanWord::make(owner, state, capacity).with_delayed(true);
+             return before.state() != SpanState::kFree;
+           })
+        .done;
+  }
+
+ private:
+  // f(before, after) says what the word becomes; false: it stays as it is.
+  template <class F>
+  SPANALLOC_INLINE Change change_by(F&& f) {
+    SpanWord after{};
+    std::uint64_t bits = bits_.load_relaxed();
+    do {
+      if (!f(SpanWord{bits}, after)) return {{bits}, {}, false};
+    } while (!bits_.compare_exchange_weak_acq_rel(bits, after.bits));
+    return {{bits}, after, true};
+  }
+
+  Atomic<std::uint64_t> bits_;
+};
 
 }  // namespace spanalloc::standard

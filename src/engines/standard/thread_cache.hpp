@@ -332,8 +332,8 @@ class ThreadCache : public ThreadState<Config> {
   std::uint32_t merge_lists(SpanRef span);
   void leave_current(ClassId c);
   void share(SpanRef span, std::uint32_t free_blocks);
-  Collected owned_to_shared(SpanRef span, std::uint32_t free_blocks);
-  void pool_or_tell(SpanRef span, Collected collected);
+  Freed owned_to_shared(SpanRef span, std::uint32_t free_blocks);
+  void pool_or_tell(SpanRef span, Freed collected);
   void share_current(ClassId c);
   static Block* pop(FreeList& list, const ClassInfo& info);
 };

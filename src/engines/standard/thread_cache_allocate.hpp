@@ -324,7 +324,7 @@ SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span,
   SPANALLOC_ASSERT(span->free_list.is_empty());
   // An old value only delays the choice.
   if (info.blocks - span->load_word().outstanding() < at_least) return false;
-  const RemoteList remotes = take_remotes(span->word, info.blocks);
+  const RemoteList remotes = span->word.take_remotes(info.blocks);
   // Another thread has borrowed the list since that look.
   if (SPANALLOC_UNLIKELY(remotes.first == BlockOffset::kNone)) return false;
   Block* const list = pages->block_at_offset(span, remotes.first);
@@ -443,7 +443,7 @@ template <class Config>
 inline void ThreadCache<Config>::share_used_up(unsigned i) {
   const SpanRef span = pages->span(cache->used_up.span(i));
   const unsigned slices = Classes::info(cache->used_up.class_of(i)).slices;
-  const Collected collected = owned_to_shared(span, span->uncollected());
+  const Freed collected = owned_to_shared(span, span->uncollected());
   cache->used_up.leave(i, slices);
   pool_or_tell(span, collected);
 }
@@ -569,16 +569,16 @@ inline void ThreadCache<Config>::share(SpanRef span, std::uint32_t free_blocks) 
   pool_or_tell(span, owned_to_shared(span, free_blocks));
 }
 template <class Config>
-inline Collected ThreadCache<Config>::owned_to_shared(SpanRef span, std::uint32_t free_blocks) {
+inline Freed ThreadCache<Config>::owned_to_shared(SpanRef span, std::uint32_t free_blocks) {
   SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) &&
                    is_owned_here(span->load_word()));
   return heap->protocol().owned_to_shared(span, cache->number, free_blocks);
 }
 // The span has left its place already, because this may end in a report.
 template <class Config>
-inline void ThreadCache<Config>::pool_or_tell(SpanRef span, Collected collected) {
-  if (collected == Collected::kEmpty) heap->put_in_pool(span, shard());
-  if (SPANALLOC_UNLIKELY(collected == Collected::kDamaged)) pages->corrupted(span);
+inline void ThreadCache<Config>::pool_or_tell(SpanRef span, Freed collected) {
+  if (collected == Freed::kEmptied) heap->put_in_pool(span, shard());
+  if (SPANALLOC_UNLIKELY(collected == Freed::kRefused)) pages->corrupted(span);
 }
 
 // Aligned requests are common, and take the same short path (see

@@ -107,9 +107,8 @@ SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWo
   poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
   if (cache->batches.add(*this, span, word, block)) return;
   if (word.state() == SpanState::kOwned &&
-      SPANALLOC_LIKELY(free_into_owned(span->word, word, mark, [&](BlockOffset list) {
-        block->link_to(pages->first_of(span, list));
-      }))) {
+      SPANALLOC_LIKELY(span->word.free_into_owned(
+          word, mark, [&](BlockOffset list) { block->link_to(pages->first_of(span, list)); }))) {
     return;
   }
   free_to_span(span, block, block, 1);
@@ -273,6 +272,7 @@ template <class Config>
       Heap& home = pages->heap_of(span);
       return home.put_in_pool(span, home.shard_of(cache));
     }
+    case Freed::kDelayed:
     case Freed::kDone:
       return;
   }

@@ -169,7 +169,7 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   Block* const last_of_rest = last_of(rest);
   // A block that was freed once into each of two lists has joined them: from there on they are one.
   // Others may go on freeing: the list behind the head that is read here stays as it is.
-  const SpanWord word{span->word.load_acquire()};
+  const SpanWord word = span->word.load_acquire();
   Block* last_of_remotes = nullptr;
   if (SPANALLOC_UNLIKELY(word.head() != BlockOffset::kNone)) {
     last_of_remotes = Misuse::check_length(*this, span, pages->block_at_offset(span, word.head()),

@@ -201,8 +201,8 @@ TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
 TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {
   const std::uint32_t blocks = Classes::info(hot_->class_id()).blocks;
   const auto take_a_list_of_no_blocks = [&] {
-    hot_->word.store_relaxed(hot_->load_word().with_head(standard::BlockOffset{5}).bits);
-    (void)standard::take_remotes(hot_->word, blocks);
+    hot_->word.set(hot_->load_word().with_head(standard::BlockOffset{5}));
+    (void)hot_->word.take_remotes(blocks);
   };
   EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockOffset::kNone");
 }
@@ -218,7 +218,7 @@ TEST_F(SpanAssertionDeathTest, TheRemoteListHoldsWhatTheWordCounts) {
   }).join();
   const auto count_one_more = [&] {
     const SpanWord word = hot_->load_word();
-    hot_->word.store_relaxed(word.with_outstanding(word.outstanding() - 1).bits);
+    hot_->word.set(word.with_outstanding(word.outstanding() - 1));
     for (int i = 0; i < 100; ++i) (void)own_.heap.allocate(kSize);
   };
   EXPECT_DEATH(count_one_more(), "blocks == remotes.count");

@@ -373,7 +373,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   const std::size_t yields_before = test::yields();  // nobody else yields: the others sleep
   std::thread signaller([&, me = pthread_self()] {
     const auto is_claimed = [&] {
-      return standard::SpanWord{claimed.word.load_relaxed()}.state() == standard::SpanState::kFree;
+      return claimed.word.load_relaxed().state() == standard::SpanState::kFree;
     };
     const auto waits_for_the_lock = [&] { return test::yields() != yields_before; };
     while (!is_claimed() || !waits_for_the_lock()) usleep(100);
