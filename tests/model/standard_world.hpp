@@ -85,7 +85,7 @@ struct ModelPages {
   Block* block_at_offset(SpanRef span, BlockOffset mark) {
     return &blocks[index_of(span.number)][index_of(mark)];
   }
-  static void has_left(const Lists&, SpanRef) {}
+  static void hide_from_owner(const Lists&, SpanRef) {}
   // No page is ever given back here: partial_purge_test.cpp.
   static BlockOffset cut_lists(SpanRef, BlockOffset remotes) { return remotes; }
   static void unlink_purged(SpanRef, BlockOffset) {}

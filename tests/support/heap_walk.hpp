@@ -89,7 +89,7 @@ class HeapWalker {
   }
 
   void note_cached() {
-    pages_.for_each_cache([&](CacheRecord& cache) {
+    pages_.caches.for_each([&](CacheRecord& cache) {
       if (cache.heap.load_relaxed() != heap_.number()) return;
       cache.large_spans.for_each([&](Span& span) { places_[&span] += kPooled; });
     });
@@ -106,7 +106,7 @@ class HeapWalker {
   }
 
   void note_listed(test::HeapWalk& out) {
-    pages_.for_each_cache([&](CacheRecord& cache) {
+    pages_.caches.for_each([&](CacheRecord& cache) {
       if (cache.heap.load_relaxed() != heap_.number()) return;
       LockGuard guard(cache.lock);
       note_list(cache.delayed, ListId::kDelayed, cache.number, out);
@@ -143,12 +143,12 @@ class HeapWalker {
         ++(found == kPooled ? out.in_pool : out.broken);
         return;
       case SpanState::kOwned: {
-        CacheRecord& cache = pages_.cache_at(word.owner());
+        CacheRecord& cache = pages_.caches[word.owner()];
         const bool known =
             cache.thread.load_relaxed() != 0 && found == 0 && cache.has_as_owned(span.number, c);
         if (!known) {
           ++out.broken;
-        } else if (pages_.is_mine(cache.number) && is_empty(span, word)) {
+        } else if (pages_.caches.is_mine(cache) && is_empty(span, word)) {
           ++out.owned_empty;
         } else {
           ++out.owned;

@@ -79,7 +79,7 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   Atomic<std::uint32_t> inside{0};  ///< written by the owner; see HeapCall
   /// Written by the owner: os::thread_id(); 0: no thread has it
   Atomic<std::uintptr_t> thread{0};
-  /// PageLayer::forks, as long as its thread lives in this process
+  /// CacheTable::forks, as long as its thread lives in this process
   Atomic<std::uint32_t> forks{0};
   CacheRecord* next_idle = nullptr;    ///< the registry's
   CacheRecord* next_of_all = nullptr;  ///< the registry's

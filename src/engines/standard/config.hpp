@@ -66,6 +66,16 @@ struct Standard {
   /// Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostOutside = 16384;
 
+  /// A larger block outside that is freed does not make the next one a copy: for it memory matters
+  /// more than time.
+  static constexpr std::size_t kMostThatComesBack = 32 * kMiB;
+
+  // --- How many there may be on a page layer -----------------------------------------------------
+  static constexpr std::uint16_t kMostHeaps = 1024;
+  static constexpr std::uint32_t kMostCaches = 1u << 18;  // a thread has one in each of its heaps
+  /// Threads beyond these find their own spans by the records alone, which takes longer.
+  static constexpr std::size_t kMostMaps = 1u << 14;
+
   // --- What a miss of the pool looks at ----------------------------------------------------------
   // Bounded: a thousand idle threads must not make each fresh span expensive.
   static constexpr std::uint32_t kCachesPerMiss = 16;

@@ -7,7 +7,7 @@
 // abandons their spans. A child that executes another program, or ends, never does it, because
 // the kernel must copy each page that the child writes to. So nothing is written to these
 // caches; instead the calling thread's own say that their thread is still there
-// (PageLayer::forks). If a thread was in a call, all is put right at once, with a walk over the
+// (CacheTable::forks). If a thread was in a call, all is put right at once, with a walk over the
 // records for the spans that it was working on.
 #pragma once
 
@@ -43,8 +43,8 @@ class ForkRecovery {
   SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.start_lock.abandon_if_owner_died();
-    pages.cache_registry().enter_child();
-    pages.abandon_heaps_lock();
+    pages.caches.enter_child();
+    pages.tables_lock.abandon_if_owner_died();
     pages.outside.enter_child();
     pages.memory_return.forget_background();
     if (!pages.is_started()) return count_calls_anew(pages);
@@ -57,14 +57,16 @@ class ForkRecovery {
   /// child looks for its work.)
   SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
-    pages.leave_locks();
+    for (WakingLock* lock :
+         {&pages.start_lock, &pages.memory_return.purge_lock, &pages.tables_lock})
+      lock->unlock_if_mine();
     if (!pages.is_started()) return;
     if (inside_without_cache.load_relaxed() == &pages) inside_without_cache.store_relaxed(nullptr);
     bool any_vanished = false;
-    pages.for_each_cache([&](CacheRecord& cache) {
+    pages.caches.for_each([&](CacheRecord& cache) {
       cache.lock.unlock_if_mine();
-      if (pages.is_mine(cache.number)) cache.inside.store_release(0);
-      any_vanished = any_vanished || pages.has_vanished(cache);
+      if (pages.caches.is_mine(cache)) cache.inside.store_release(0);
+      any_vanished = any_vanished || pages.caches.has_vanished(cache);
     });
     // This thread may have been abandoning vanished threads' spans. (If another thread is at it,
     // the next waits at each cache.)
@@ -76,8 +78,8 @@ class ForkRecovery {
   /// Does nothing while a call of the calling thread is interrupted; that call does it at its end.
   SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
     bool inside = inside_without_cache.load_relaxed() == &pages;
-    pages.for_each_cache([&](CacheRecord& cache) {
-      inside = inside || (cache.inside.load_relaxed() != 0 && pages.is_mine(cache.number));
+    pages.caches.for_each([&](CacheRecord& cache) {
+      inside = inside || (cache.inside.load_relaxed() != 0 && pages.caches.is_mine(cache));
     });
     if (!inside) recover(pages);
   }
@@ -89,15 +91,15 @@ class ForkRecovery {
     // and puts all right at once.
     std::uint32_t due = Pages::kAbandonIsDue;
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
-    pages.for_each_cache([&](CacheRecord& cache) {
-      if (!pages.has_vanished(cache)) return;
+    pages.caches.for_each([&](CacheRecord& cache) {
+      if (!pages.caches.has_vanished(cache)) return;
       // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits
       // for this lock, or has had it: then the cache ended with the heap.
       const LockGuard guard(pages.memory_return.purge_lock);
-      Heap* const heap = pages.heap_or_none(cache.heap.load_relaxed());
-      if (heap == nullptr || !heap->is_started() || !pages.has_vanished(cache)) return;
+      Heap* const heap = pages.heaps.find(cache.heap.load_relaxed());
+      if (heap == nullptr || !heap->is_started() || !pages.caches.has_vanished(cache)) return;
       abandon_for_vanished_thread(pages, *heap, cache);
-      pages.return_cache(&cache);
+      pages.caches.give_back(&cache);
     });
   }
 
@@ -124,28 +126,28 @@ class ForkRecovery {
     }
     pages.arena.recover_lock();
     if (cut_short) find_what_vanished_threads_had(pages);
-    pages.for_each_heap([](Heap& heap) { heap.leave_if_not_started(); });
-    pages.for_each_heap([](Heap& heap) { heap.live_caches.store_relaxed(0); });
+    pages.heaps.for_each([](Heap& heap) { heap.leave_if_not_started(); });
+    pages.heaps.for_each([](Heap& heap) { heap.live_caches.store_relaxed(0); });
     // A thread that the child starts may have the same mark as a vanished one.
-    pages.for_each_cache([&](CacheRecord& cache) {
-      if (cache.thread.load_relaxed() == 0 || !pages.is_mine(cache.number)) return;
-      pages.heap_at(cache.heap.load_relaxed()).live_caches.fetch_add_relaxed(1);
-      cache.forks.store_relaxed(pages.forks + 1);
+    pages.caches.for_each([&](CacheRecord& cache) {
+      if (cache.thread.load_relaxed() == 0 || !pages.caches.is_mine(cache)) return;
+      pages.heaps[cache.heap.load_relaxed()].live_caches.fetch_add_relaxed(1);
+      cache.forks.store_relaxed(pages.caches.forks + 1);
     });
-    ++pages.forks;
+    ++pages.caches.forks;
     bool any_left = false;
-    pages.cache_registry().recover_in_child([](const CacheRecord& cache) {
+    pages.caches.recover_in_child([](const CacheRecord& cache) {
       return cache.thread.load_relaxed() == 0 && !cache.is_abandoned_list();
     });
     pages.lists_repaired = false;
     // Last, because this may end in a report, and be left by a jump. The caches that are left then
     // are treated as if no thread had been inside.
-    pages.for_each_cache([&](CacheRecord& cache) {
-      if (!pages.has_vanished(cache)) return;
+    pages.caches.for_each([&](CacheRecord& cache) {
+      if (!pages.caches.has_vanished(cache)) return;
       any_left = !cut_short;
       if (!cut_short) return;
-      abandon_for_vanished_thread(pages, pages.heap_at(cache.heap.load_relaxed()), cache);
-      pages.return_cache(&cache);
+      abandon_for_vanished_thread(pages, pages.heaps[cache.heap.load_relaxed()], cache);
+      pages.caches.give_back(&cache);
     });
     // If a signal handler has forked meanwhile, that stays due, and all of this is done once more.
     std::uint32_t nothing = 0;
@@ -162,9 +164,9 @@ class ForkRecovery {
     bool inside = pages.lists_repaired || pages.inside_without_cache.load_relaxed() != 0 ||
                   pages.arena.someone_is_inside();
     count_calls_anew(pages);
-    pages.for_each_cache([&](CacheRecord& cache) {
+    pages.caches.for_each([&](CacheRecord& cache) {
       inside = inside || cache.lock.owner_died() ||
-               (cache.inside.load_relaxed() != 0 && !pages.is_mine(cache.number));
+               (cache.inside.load_relaxed() != 0 && !pages.caches.is_mine(cache));
       if (cache.inside.load_relaxed() != 0) cache.inside.store_relaxed(0);
     });
     return inside;
@@ -175,8 +177,8 @@ class ForkRecovery {
   // says "free" are the arena's.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
     SpanProtocol<Pages> protocol(pages);
-    pages.for_each_cache([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
-    pages.for_each_heap([](Heap& heap) {
+    pages.caches.for_each([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
+    pages.heaps.for_each([](Heap& heap) {
       if (heap.is_started()) heap.pool().stacks().forget_all();
     });
     pages.arena.recover_in_child();
@@ -190,7 +192,7 @@ class ForkRecovery {
         span->word.set({});
         pages.give(span);
       } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
-                 !pages.cache_at(word.owner()).has_as_owned(span.number, span->class_id())) {
+                 !pages.caches[word.owner()].has_as_owned(span.number, span->class_id())) {
         retire_current_span(pages, span);
         // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
@@ -198,7 +200,8 @@ class ForkRecovery {
                   protocol.collect_on_list(span))) {
         // (A record that was never used names cache 0. That may not exist yet: its first thread may
         // have vanished while it made the cache.)
-        if (pages.was_used(word.owner())) pages.has_left(pages.cache(word.owner()), span);
+        if (pages.caches.was_used(word.owner()))
+          pages.maps.hide_from_owner(pages.caches[word.owner()], span);
         // (A cached large span is the arena's now, too, whatever place may still name it.)
         if (word.state() == SpanState::kFree) span->word.set(kCachedTaken);
         pages.give(span);
@@ -284,7 +287,7 @@ class ForkRecovery {
     cache.forget_current_spans();
     heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();
-    pages.clear_map(cache);
+    pages.maps.clear(cache);
     heap.put_in_pool(
         heap.protocol().abandon_all(cache.number, heap.abandoned_lists().home_of(cache.number)), 0);
   }

@@ -20,18 +20,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/assert.hpp"
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
-#include "engines/standard/heap_storage.hpp"
 #include "engines/standard/page_layer.hpp"
 #include "engines/standard/pool_rows.hpp"
 #include "engines/standard/span_protocol.hpp"
-#include "os/os.hpp"
-#include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
 
 namespace spanalloc::standard {
@@ -89,7 +82,7 @@ class Heap {
       drain();
     }
     // Before the spans go to other heaps, because a fork's child takes the lists for true.
-    pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
+    pages_.caches.for_each([this](CacheRecord& cache) { forget_lists(cache); });
     // Spans in use are told by their words. (A free span's record may be another heap's by
     // now.) The word is read first, with acquire: a heap that begins to use a record writes its
     // number there before the word.
@@ -106,17 +99,17 @@ class Heap {
     return_caches();
     exit_key.remove();
     LockGuard guard(pages_.memory_return.purge_lock);
-    pages_.leave(number_);
+    pages_.heaps.leave(number_);
   }
   /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a
   /// vanished thread, or undoes a start, which is made anew.
   void leave_if_not_started() {
     if (is_started()) return;
-    pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
+    pages_.caches.for_each([this](CacheRecord& cache) { forget_lists(cache); });
     pages_.outside.free_all_of(index_of(number_));
     return_caches();
     exit_key.remove();
-    pages_.leave(number_);
+    pages_.heaps.leave(number_);
   }
   /// Called by the page layer, before anybody finds the heap there.
   void take_place(HeapNumber number, HeapStorage<Config>& storage) {
@@ -302,7 +295,8 @@ class Heap {
     if (is_better_copied(old, {least >> Config::kSliceBits})) return nullptr;
     if (!pages_.outside.promise(Config::kMostOutside)) return nullptr;
     const std::uint32_t first = index_of(span.number);
-    std::size_t bytes = align_up(pages_.with_room(least), os::page_size());
+    std::size_t bytes =
+        align_up(pages_.outside.with_room(least, pages_.arena.is_at_limit()), os::page_size());
     auto moved = pages_.arena.move_out(first, old.count, bytes);
     if (moved.to == nullptr && bytes != least) {
       bytes = least;
@@ -350,7 +344,7 @@ class Heap {
   /// many.
   SPANALLOC_COLD std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard) {
     std::uint32_t next = next_cache_.fetch_add_relaxed(
-        static_cast<std::uint32_t>(min_of(index_of(pages_.end_of_caches()), at_most)));
+        static_cast<std::uint32_t>(min_of(index_of(pages_.caches.end()), at_most)));
     std::uint32_t claimed = 0;
     for_caches_in_turn(next, at_most, [&](CacheRecord& other) {
       const SpanChain chain = protocol_.claim_unnoticed_empties(
@@ -392,7 +386,7 @@ class Heap {
   }
   /// False: there never were two threads at a time.
   bool may_have_lenders() {
-    return index_of(pages_.end_of_caches()) > std::size_t{abandoned_lists_.mask} + 2;
+    return index_of(pages_.caches.end()) > std::size_t{abandoned_lists_.mask} + 2;
   }
 
   /// Puts the cached large spans of a cache, if they are this heap's, into the pool.
@@ -464,13 +458,13 @@ class Heap {
   /// `but_of`.
   SPANALLOC_COLD void pool_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX,
                                        const void* but_of = nullptr) {
-    const std::size_t count = index_of(pages_.end_of_caches());
+    const std::size_t count = index_of(pages_.caches.end());
     const std::size_t steps = min_of(count, at_most);
     std::uint32_t next = next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
     for (std::size_t i = 0; i < steps; ++i, ++next) {
       const CacheNumber number{static_cast<std::uint32_t>(next % count)};
-      if (!pages_.has_cache(number)) continue;
-      CacheRecord& cache = pages_.cache_at(number);
+      if (!pages_.caches.has(number)) continue;
+      CacheRecord& cache = pages_.caches[number];
       if (but_of == nullptr || cache.thread.load_relaxed() != address_of(but_of))
         pool_large_spans_of(cache, shard);
     }
@@ -508,21 +502,21 @@ class Heap {
   CacheRecord* begin_cache() {
     if (!start()) return nullptr;
     // The starting thread gets the first record: so a process with one thread writes to few pages.
-    CacheRecord* cache = pages_.take_cache(number_);
+    CacheRecord* cache = pages_.caches.take(number_);
     if (cache == nullptr) return nullptr;
     // Acquire: the abandoned lists' numbers, for all that this cache's thread does.
     if (has_abandoned_lists_.load_acquire() == 0 && !make_abandoned_lists()) {
-      pages_.return_cache(cache);
+      pages_.caches.give_back(cache);
       return nullptr;
     }
-    cache->forks.store_relaxed(pages_.forks);
+    cache->forks.store_relaxed(pages_.caches.forks);
     cache->thread.store_release(address_of(os::thread_id()));  // release: pairs with has_vanished()
     live_caches.fetch_add_relaxed(1);
     return cache;
   }
   void end_cache(CacheRecord* cache) {
-    SPANALLOC_ASSERT(cache->heap.load_relaxed() == number_ && pages_.is_mine(cache->number));
-    pages_.return_cache(cache);
+    SPANALLOC_ASSERT(cache->heap.load_relaxed() == number_ && pages_.caches.is_mine(*cache));
+    pages_.caches.give_back(cache);
     live_caches.fetch_sub_relaxed(1);
   }
 
@@ -538,7 +532,7 @@ class Heap {
     if (!pages_.start()) return false;
     LockGuard guard(pages_.start_lock);
     if (started_.load_relaxed() != 0) return true;
-    if (!pages_.enter(this)) return false;
+    if (!pages_.heaps.enter(this)) return false;
     pool_.stacks().set_shards(os::cpu_count());
     started_.store_release(1);  // release: pairs with is_started()
     return true;
@@ -553,7 +547,7 @@ class Heap {
     const std::uint32_t wanted =
         1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedLists::kMost));
     for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
-      CacheRecord* cache = pages_.take_cache(number_);
+      CacheRecord* cache = pages_.caches.take(number_);
       if (cache == nullptr) return false;
       {
         LockGuard cache_guard(cache->lock);
@@ -576,13 +570,13 @@ class Heap {
   // heaps' caches.
   template <class F>
   void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, F f) {
-    const std::size_t count = index_of(pages_.end_of_caches());
+    const std::size_t count = index_of(pages_.caches.end());
     const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
     std::uint32_t looked_at = 0;
     for (std::size_t i = 0; i < steps && looked_at < at_most; ++i) {
       const CacheNumber number{static_cast<std::uint32_t>(next++ % count)};
-      if (!pages_.has_cache(number)) continue;
-      CacheRecord& cache = pages_.cache_at(number);
+      if (!pages_.caches.has(number)) continue;
+      CacheRecord& cache = pages_.caches[number];
       if (cache.heap.load_relaxed() != number_ || cache.thread.load_relaxed() == 0) continue;
       ++looked_at;
       if (f(cache)) return;
@@ -602,15 +596,15 @@ class Heap {
     cache.large_spans.forget();
   }
   void return_caches() {
-    pages_.for_each_cache([this](CacheRecord& cache) {
+    pages_.caches.for_each([this](CacheRecord& cache) {
       if (is_of_another_heap(cache)) return;
       {
         LockGuard guard(cache.lock);
         if (!is_of_this_heap(cache)) return;
         cache.abandoned_list = 0;
       }
-      pages_.clear_map(cache);
-      pages_.return_cache(&cache);  // it was not idle, and so ours until here
+      pages_.maps.clear(cache);
+      pages_.caches.give_back(&cache);  // it was not idle, and so ours until here
     });
   }
   FreshSpan as_fresh(const typename Arena::Taken& taken) {
@@ -693,7 +687,7 @@ class Heap {
   // have all the page faults again.
   bool is_better_copied(SliceCount old, SliceCount slices) {
     if (slices.count <= old.count + old.count / 4) return false;
-    if (slices.count << Config::kSliceBits <= pages_.came_back_from_outside()) return true;
+    if (slices.count << Config::kSliceBits <= pages_.outside.came_back()) return true;
     const auto dirty = pages_.arena.take(slices.count, 1, Reuse::kDirtyOnly);
     if (dirty.first == 0) return false;
     pages_.arena.give(dirty.first);
@@ -707,7 +701,7 @@ class Heap {
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
     if (const CacheNumber owner = span->load_word().owner(); owner != kNobody) {
-      pages_.has_left(pages_.cache(owner), span);
+      pages_.maps.hide_from_owner(pages_.caches[owner], span);
     }
     // (Only for spans of one block: to ask for the size of others costs the
     // common case 15 instructions.)

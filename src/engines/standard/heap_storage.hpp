@@ -4,21 +4,20 @@
 
 #include <cstdint>
 
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/virtual_span/span_pool.hpp"
 
 namespace spanalloc::standard {
 
-/// Zero-initialised; forget() makes it as good as that again.
+/// Zero-initialised; forget() makes all but `heap` as good as that again.
 template <class Config>
 struct HeapStorage {
   using Classes = SizeClasses<Config>;
   // Each row has two stacks a shard: one for this decay epoch, one for the epoch before.
   using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
 
+  Atomic<Heap<Config>*> heap{nullptr};  ///< see HeapTable
   Pool pool{};
   /// See AbandonedLists
   alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];

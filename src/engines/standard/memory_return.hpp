@@ -20,14 +20,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/large_habits.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
 #include "engines/standard/slack_bound.hpp"
-#include "engines/standard/span.hpp"
 #include "engines/standard/span_protocol.hpp"
 #include "os/os.hpp"
 #include "pages/dirty_bound.hpp"
@@ -35,9 +29,6 @@
 #include "thread/background.hpp"
 
 namespace spanalloc::standard {
-
-template <class Config>
-class PageLayer;
 
 /// Thread-safe. Zero-initialised but for what it is given. Callers have entered a heap (HeapCall).
 template <class Config>
@@ -245,7 +236,7 @@ class MemoryReturn {
 
   template <class F>
   void for_each_started_heap(F f) {
-    pages_.for_each_heap([&](auto& heap) {
+    pages_.heaps.for_each([&](auto& heap) {
       if (heap.is_started()) f(heap);
     });
   }
@@ -280,7 +271,7 @@ class MemoryReturn {
       const bool purged_parts = purge_shared(Which::kAged, Config::kPartsPurgedPerCall);
       if (cost < Config::kDrainedPerCall && slices < kMost && purged_parts) {
         dirty_bound.pass_epoch(pages_.arena.age());
-        pages_.forget_some_that_came_back();
+        pages_.outside.pass_epoch();
         in_epoch_ = false;
       }
       // If there is more to do, the next thread that comes here goes on.
@@ -311,7 +302,7 @@ class MemoryReturn {
       if (!pages_.has_record(number)) continue;
       const SpanRef span = pages_.span(number);
       protocol.with_shared(span, which == Which::kAll, [&](auto& cache, SpanWord word) {
-        const auto* owner = pages_.heap_or_none(span->heap.load_relaxed());
+        const auto* owner = pages_.heaps.find(span->heap.load_relaxed());
         if (owner == nullptr || !owner->is_started()) return;
         // The number of blocks out only falls while the span is shared.
         // (`uncounted`: by others' frees only.)
@@ -358,7 +349,7 @@ class MemoryReturn {
   }
   SPANALLOC_COLD std::size_t live_caches() {
     std::size_t count = 0;
-    pages_.for_each_heap([&](auto& heap) { count += heap.live_caches.load_relaxed(); });
+    pages_.heaps.for_each([&](auto& heap) { count += heap.live_caches.load_relaxed(); });
     return count;
   }
 

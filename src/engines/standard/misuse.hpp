@@ -54,7 +54,7 @@ struct Misuse {
   /// ours. `has_record`: p lies in a slice that has a record.
   SPANALLOC_COLD static void free_outside_spans(void* p, auto& thread, bool has_record) {
     // (The kernel may have placed a mapping of others between ours.)
-    if (p == nullptr || thread.pages->free_outside(p) || NestedBlocks::free(p)) return;
+    if (p == nullptr || thread.pages->outside.free_block(p) || NestedBlocks::free(p)) return;
     if (has_record) free_of_no_block(p);
     os::fatal("free of a pointer that this allocator did not return:", p);
   }

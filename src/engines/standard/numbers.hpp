@@ -10,6 +10,12 @@
 
 namespace spanalloc::standard {
 
+/// Defined in heap.hpp and page_layer.hpp; what they own refers to them.
+template <class Config>
+class Heap;
+template <class Config>
+class PageLayer;
+
 /// Every block's size and address is a multiple of this.
 inline constexpr std::size_t kQuantum = 16;
 

@@ -21,7 +21,7 @@ class OwnHeap {
   using ThreadCache = standard::ThreadCache<Config>;
   using Heap = standard::Heap<Config>;
   using Pages = PageLayer<Config>;
-  static_assert(sizeof(ThreadCache) <= Pages::kSlotBytes);
+  static_assert(sizeof(ThreadCache) <= CacheTable<Config>::kSlotBytes);
 
  public:
   /// The page layer must outlive the heap. The heap takes memory with its first use.
@@ -90,7 +90,7 @@ class OwnHeap {
     const HeapCall<Config> inside(guest);
     auto* cache = heap_.begin_cache();
     if (cache == nullptr) return nullptr;
-    void* slot = pages_.slot_of(cache->number);
+    void* slot = pages_.caches.slot_of(cache->number);
     if (slot == nullptr) {
       heap_.end_cache(cache);
       return nullptr;

@@ -10,12 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/heap_storage.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {

@@ -120,7 +120,7 @@ class RemoteBatches {
       const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
       batch.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());
       thread.miss_map();
-      thread.pages->show_in_map(*thread.map, span, batch);
+      thread.pages->maps.show(*thread.map, span, batch);
       if (full) flush(batch, thread);
       return;
     }
@@ -135,7 +135,7 @@ class RemoteBatches {
     batch.quota = quota;
     bytes_ += quota * size;
     ++holding_;
-    thread.pages->show_in_map(*thread.map, span, batch);
+    thread.pages->maps.show(*thread.map, span, batch);
   }
 
   // How many blocks a batch that begins now may hold.
@@ -193,7 +193,7 @@ class RemoteBatches {
     bytes_ -= batch.quota * Classes::info(span->class_id()).block_size;
     batch.quota = 0;
     --holding_;
-    thread.pages->hide_in_map(*thread.map, span, batch);
+    thread.pages->maps.hide(*thread.map, span, batch);
   }
 
   RemoteBatch batches_[kBatches];

@@ -265,7 +265,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     CacheGuard abandoned_guard(*this, new_owner);
     cache.has_delayed.store_relaxed(0);
     const auto abandon_one = [&](SpanRef span) {
-      pages_.has_left(cache, span);
+      pages_.hide_from_owner(cache, span);
       note(emptied, span, collect_into(new_owner, cache, span, span->uncollected()));
     };
     for_each_on(cache.delayed, abandon_one);
@@ -446,7 +446,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     Lists& mine = pages_.cache(me);
     Lists& abandoned_list = pages_.cache(new_owner);
     SPANALLOC_ASSERT(abandoned_list.is_abandoned_list());  // I3
-    pages_.has_left(mine, span);
+    pages_.hide_from_owner(mine, span);
     CacheGuard guard(*this, new_owner);
     span->uncounted = uncounted;
     const Freed freed = share(mine, span, free_blocks, me, new_owner);

@@ -27,7 +27,7 @@ namespace spanalloc::standard {
 ///   std::uint32_t purged_blocks(SpanRef)               how many are free and on no list
 ///   std::uint32_t list_length(SpanRef, Block*)         of a shared span; more than it has: damaged
 ///   [[noreturn]] void corrupted(SpanRef)               more blocks were freed than allocated
-///   void has_left(const Lists&, SpanRef)               the span is no longer that cache's
+///   void hide_from_owner(const Lists&, SpanRef)        the span is no longer that cache's
 template <class Pages>
 class SpanRepair : public SpanPlacement<Pages> {
   using Base = SpanPlacement<Pages>;

@@ -165,7 +165,7 @@ class ThreadCache : public ThreadState<Config> {
   void miss_map() {
     if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
     ++misses;
-    if (misses == State::kMissesForMap) map = &pages->make_map(*cache);
+    if (misses == State::kMissesForMap) map = &pages->maps.make(*cache);
   }
 
  private:

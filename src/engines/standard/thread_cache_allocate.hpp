@@ -552,7 +552,7 @@ inline void ThreadCache<Config>::make_current(ClassId c, SpanRef span) {
   SPANALLOC_ASSERT(is_owned_here(span->load_word()) && heap->has(span));
   set_current(c, span);
   cache->current_classes[i / 64] |= std::uint64_t{1} << i % 64;
-  pages->show_in_map(*map, span, *span.record);
+  pages->maps.show(*map, span, *span.record);
 }
 
 // The class has no current span until the next make_current().

@@ -134,7 +134,7 @@ template <class Config>
   if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
     return deallocate_suspect(p, self, span);
   self.miss_map();
-  self.pages->show_in_map(*self.map, span, *span.record);
+  self.pages->maps.show(*self.map, span, *span.record);
   poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
   if (SPANALLOC_UNLIKELY(push_freed(span.record, block, address_of(list) ^ address_of(block)))) {
     self.collect_own(span);

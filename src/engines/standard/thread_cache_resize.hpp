@@ -63,11 +63,12 @@ SPANALLOC_COLD inline Resized ThreadCache<Config>::resize_outside(void* p, std::
   if (n > kMaxRequest || n <= Config::kMaxBlock) return {nullptr, usable};
   constexpr std::size_t kMostKept = 32 * kMiB;
   if (n <= usable && n >= usable / 16 * 11 && usable - n <= kMostKept) return {p, usable};
-  if (n > usable && n <= Pages::kMostThatComesBack && pages->outside.was_larger(p)) {
-    pages->comes_back_from_outside(n);
+  if (n > usable && n <= Config::kMostThatComesBack && pages->outside.was_larger(p)) {
+    pages->outside.comes_back(n);
     return {nullptr, usable};
   }
-  void* resized = pages->outside.resize(p, n <= usable ? n : pages->with_room(n));
+  void* resized = pages->outside.resize(
+      p, n <= usable ? n : pages->outside.with_room(n, pages->arena.is_at_limit()));
   if (resized == nullptr && n > usable) resized = pages->outside.resize(p, n);
   return {resized, usable};
 }

@@ -20,7 +20,7 @@ inline bool ThreadCache<Config>::adopt(CacheRecord* fresh) {
   SPANALLOC_ASSERT(cache == nullptr && fresh->batches.are_empty() && fresh->loans.are_none() &&
                    pages->is_mine(fresh->number));
   owned_identity = SpanWord::identity_of(fresh->number, SpanState::kOwned);
-  map = &pages->map_of(*fresh);
+  map = &pages->maps.of(*fresh);
   misses = 0;
   cache = fresh;  // before the key's value: setting it may call malloc
   return exited || heap->exit_key.watch_this_thread(this, heap->on_thread_exit);

@@ -235,11 +235,11 @@ TEST_F(SpanAssertionDeathTest, ASpanGoesToAStackThatThePoolHas) {
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsReturnedOnce) {
-  auto* cache = own_.pages.take_cache(heap().number());
-  auto* other = own_.pages.take_cache(heap().number());
-  own_.pages.return_cache(cache);
-  own_.pages.return_cache(other);
-  EXPECT_DEATH(own_.pages.return_cache(cache), "is_idle\\(record\\)");
+  auto* cache = own_.pages.caches.take(heap().number());
+  auto* other = own_.pages.caches.take(heap().number());
+  own_.pages.caches.give_back(cache);
+  own_.pages.caches.give_back(other);
+  EXPECT_DEATH(own_.pages.caches.give_back(cache), "is_idle\\(record\\)");
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {

@@ -504,7 +504,7 @@ TEST(StandardFork, AThreadVanishesWithTheVeryFirstRange) {
   test::in_fresh_process([] {
     E::process_start();
     ASSERT_TRUE(E::pages.start());
-    ASSERT_EQ(index_of(E::pages.end_of_caches()), 0u);
+    ASSERT_EQ(index_of(E::pages.caches.end()), 0u);
     std::atomic<bool> taken{false};
     std::atomic<bool> stop{false};
     std::thread worker([&] {

@@ -574,7 +574,8 @@ TEST(StandardLinksDeathTest, AReportInABurialLosesNoOtherSpanAndLeavesNothingUnd
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   const auto count_vanished = [] {
     int count = 0;
-    E::pages.for_each_cache([&](auto& cache) { count += E::pages.has_vanished(cache) ? 1 : 0; });
+    E::pages.caches.for_each(
+        [&](auto& cache) { count += E::pages.caches.has_vanished(cache) ? 1 : 0; });
     return count;
   };
   const auto loses_none = [&] {

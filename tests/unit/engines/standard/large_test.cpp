@@ -853,12 +853,12 @@ TEST(StandardOutside, WhatCameAndWentIsForgottenAgain) {
         unsigned char* p = moved_out(8 * kMiB, 1);
         ASSERT_NE(p, nullptr);
         E::deallocate(p);
-        EXPECT_GE(E::pages.came_back_from_outside(), 8 * kMiB);
+        EXPECT_GE(E::pages.outside.came_back(), 8 * kMiB);
         for (unsigned tick = 0; tick < 40; ++tick) {
           test::advance_clock(1000);
           E::deallocate(E::allocate(2 * kMiB));
         }
-        EXPECT_EQ(E::pages.came_back_from_outside(), 0u);
+        EXPECT_EQ(E::pages.outside.came_back(), 0u);
         p = moved_out(8 * kMiB, 1);
         ASSERT_NE(p, nullptr);
         EXPECT_EQ(E::pages.outside.statistics().objects, 1u);

@@ -361,11 +361,10 @@ TEST(StandardHeaps, ThreadsBeginAndEndAllTheTime) {
 TEST(StandardHeaps, AStartWritesToNoLab) {
   OwnedHeap own;
   ASSERT_TRUE(own.heap.heap().start());
-  EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{0})
-      << "what never allocates needs none";
+  EXPECT_EQ(own.pages.caches.end(), standard::CacheNumber{0}) << "what never allocates needs none";
   own.heap.deallocate(own.heap.allocate(100));
   const std::uint32_t abandoned_lists = own.heap.heap().abandoned_lists().mask + 1;
-  EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{1 + abandoned_lists});
+  EXPECT_EQ(own.pages.caches.end(), standard::CacheNumber{1 + abandoned_lists});
 }
 
 // A heap for which memory was out half way through its first use leaves nothing of
@@ -384,14 +383,15 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
       Own first(pages);
       ASSERT_NE(first.allocate(100), nullptr);
       std::vector<standard::CacheRecord<Standard>*> labs(in_advance);
-      for (auto*& cache : labs) ASSERT_NE(cache = pages.take_cache(first.heap().number()), nullptr);
+      for (auto*& cache : labs)
+        ASSERT_NE(cache = pages.caches.take(first.heap().number()), nullptr);
       std::vector<std::unique_ptr<Own>> others;
       do {
         others.push_back(std::make_unique<Own>(pages));
       } while (others.back()->allocate(100) != nullptr);
       EXPECT_LT(others.size(), 900u) << "out of LABs, not out of keys";
       unsigned abandoned_lists = 0;
-      pages.for_each_cache([&](auto& cache) {
+      pages.caches.for_each([&](auto& cache) {
         abandoned_lists += cache.is_abandoned_list() &&
                            cache.heap.load_relaxed() == others.back()->heap().number();
       });
@@ -399,9 +399,9 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
       for (auto& other : others) other->destroy();
       others.clear();
       std::size_t heaps = 0;
-      pages.for_each_heap([&](auto&) { ++heaps; });
+      pages.heaps.for_each([&](auto&) { ++heaps; });
       EXPECT_EQ(heaps, 1u);
-      for (auto* cache : labs) pages.return_cache(cache);
+      for (auto* cache : labs) pages.caches.give_back(cache);
       // All thread caches that they had are there again.
       for (int again = 0; again < 100; ++again) {
         Own another(pages);
@@ -636,7 +636,7 @@ TEST(StandardHeaps, AForkInTheMiddleOfAStartLeavesTheOthersWhole) {
   Own starting(own.pages);
   Blocks blocks;
   blocks.fill(own.heap, 10, 1);
-  ASSERT_TRUE(own.pages.enter(&starting.heap()));
+  ASSERT_TRUE(own.pages.heaps.enter(&starting.heap()));
   // The child of a process without others is told of nothing
   const test::RestingThread left_behind;
   test::in_child([&] {
@@ -648,7 +648,7 @@ TEST(StandardHeaps, AForkInTheMiddleOfAStartLeavesTheOthersWhole) {
     expect_empty(starting);
     starting.destroy();
     std::size_t heaps = 0;
-    own.pages.for_each_heap([&](auto&) { ++heaps; });
+    own.pages.heaps.for_each([&](auto&) { ++heaps; });
     EXPECT_EQ(heaps, 1u);
   });
   blocks.check_and_free(own.heap);
