@@ -145,7 +145,7 @@ class HeapWalker {
       case SpanState::kOwned: {
         CacheRecord& cache = pages_.caches[word.owner()];
         const bool known =
-            cache.thread.load_relaxed() != 0 && found == 0 && cache.has_as_owned(span.number, c);
+            cache.thread.load_relaxed() != 0 && found == 0 && cache.owned.has(span.number, c);
         if (!known) {
           ++out.broken;
         } else if (pages_.caches.is_mine(cache) && is_empty(span, word)) {

@@ -9,15 +9,14 @@
 #include "base/bits.hpp"
 #include "base/intrusive_list.hpp"
 #include "engines/standard/cached_large_spans.hpp"
-#include "engines/standard/current_ages.hpp"
-#include "engines/standard/give_up_delay.hpp"
 #include "engines/standard/loans.hpp"
 #include "engines/standard/numbers.hpp"
+#include "engines/standard/owned_spans.hpp"
 #include "engines/standard/remote_batches.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/thread_map.hpp"
-#include "engines/standard/used_up_spans.hpp"
+#include "engines/standard/timed_work.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
@@ -67,7 +66,7 @@ struct SpanLists {
 };
 
 /// Fields marked "owner" are read and written by the record's thread only. The thread has its
-/// current spans in its own memory, too (thread_state.hpp).
+/// current spans in its own memory, too (thread_cache.hpp).
 template <class Config>
 struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallClasses> {
   using Classes = SizeClasses<Config>;
@@ -83,49 +82,22 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   Atomic<std::uint32_t> forks{0};
   CacheRecord* next_idle = nullptr;    ///< the registry's
   CacheRecord* next_of_all = nullptr;  ///< the registry's
-  /// Written by the owner: current span of each class
-  Atomic<SpanNumber> current[Classes::kSmallClasses];
-  /// Owner: bit c: class c may have a current span.
-  std::uint64_t current_classes[(Classes::kSmallClasses + 63) / 64] = {};
   /// Of its thread's spans; set by the first thread that takes one
   Atomic<ThreadMap*> map{nullptr};
 
-  UsedUpSpans<(Config::kUsedUpBytes >> Config::kSliceBits)> used_up;  ///< written by the owner
+  OwnedSpans<Config> owned;
   using LargeSpans = CachedLargeSpans<(Config::kCachedLargeBytes >> Config::kSliceBits)>;
   LargeSpans large_spans;
+  TimedWork<Config> timed_work;   ///< owner
+  std::uint32_t searches = 0;     ///< owner: counts searches for a span
   RemoteBatches<Config> batches;  ///< owner
-  /// Owner: counts steps, each 64th of which reads the clock
-  std::uint32_t events = 0;
-  std::uint64_t clock_read_ms = 0;  ///< owner: when it read the clock last
-  std::uint32_t misses = 0;         ///< owner: counts malloc's misses
-  std::uint32_t searches = 0;       ///< owner: counts searches for a span
-  /// Owner: the number of the record to ask for a loan next
-  std::uint32_t next_lender = 0;
-  Loans<Config> loans;                           ///< owner
-  GiveUpDelay<Classes::kSmallClasses> patience;  ///< owner
-  CurrentAges<Classes::kSmallClasses> ages;      ///< owner
+  Loans<Config> loans;            ///< owner
 
-  void forget_current_spans() {
-    used_up.forget();
+  /// The thread has ended, or vanished: what it had has been seen to.
+  void forget_thread() {
+    owned.forget();
     batches.forget();
     loans.forget();
-    patience.forget();
-    ages.forget();
-    for (Atomic<SpanNumber>& span : current) span.store_relaxed(SpanNumber::kNone);
-    for (std::uint64_t& word : current_classes) word = 0;
-  }
-  /// Whether the span is in at least one of the owner's places, whatever step its
-  /// thread was cut short in.
-  bool has_as_owned(SpanNumber span, ClassId c) const {
-    return current[index_of(c)].load_relaxed() == span ||
-           used_up.place_of(span) != used_up.kNoPlace;
-  }
-  bool has_no_owned_span() const {
-    if (!used_up.is_empty()) return false;
-    for (const Atomic<SpanNumber>& span : current) {
-      if (span.load_relaxed() != SpanNumber::kNone) return false;
-    }
-    return true;
   }
 };
 

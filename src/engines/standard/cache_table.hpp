@@ -45,7 +45,7 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
     Record* cache = Registry::take([this](bool) { return make(); });
     if (cache == nullptr) return nullptr;
     SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
-                     cache->has_no_owned_span());
+                     cache->owned.are_none());
     // A thread that claims other caches' spans looks under the lock whether a cache still is its
     // heap's.
     if (cache->heap.load_relaxed() != heap) {
@@ -55,7 +55,7 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
     return cache;
   }
   SPANALLOC_COLD void give_back(Record* cache) {
-    SPANALLOC_ASSERT(cache->has_no_owned_span());
+    SPANALLOC_ASSERT(cache->owned.are_none());
     cache->inside.store_relaxed(0);
     cache->thread.store_relaxed(0);
     Registry::give_back(cache);

@@ -49,6 +49,12 @@ struct Standard {
   /// In all threads' batches together there are up to so many bytes, an equal part for each thread.
   /// Nobody can use them before they are flushed, and a thread may stop running first.
   static constexpr std::size_t kBatchBytes = 32 * kMiB;
+  /// A thread that only frees takes a cache record with so many frees of others' blocks, for its
+  /// batches.
+  static constexpr std::uint8_t kFreesForCache = 16;
+  /// A thread takes a map with so many frees that it would have served: one that frees little needs
+  /// no page.
+  static constexpr std::uint8_t kMissesForMap = 64;
   /// A thread borrows at least so many blocks, or as many as make a span partial.
   static constexpr std::uint32_t kLeastLoan = 16;
   /// So many searches for a loan are left out at most when the last ones have found none; 2^n - 1.
@@ -65,6 +71,8 @@ struct Standard {
   static constexpr std::size_t kMoveAtLeast = 1 * kMiB;
   /// Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostOutside = 16384;
+  /// The most room that a block outside the arena keeps when it shrinks.
+  static constexpr std::size_t kMostKeptOutside = 32 * kMiB;
 
   /// A larger block outside that is freed does not make the next one a copy: for it memory matters
   /// more than time.
@@ -110,6 +118,31 @@ struct Standard {
   /// memory counts for more than time (large_habits.hpp).
   static constexpr std::size_t kLookAtLeast = 8 * kMiB;
   static constexpr std::size_t kGiant = 32 * kMiB;
+
+  // --- What a thread keeps, and when it looks ----------------------------------------------------
+  /// Blocks of a page and more that are carved at a time where that costs no page fault.
+  static constexpr std::uint32_t kCarvedWhereUsed = 4;
+  /// Each 8th search for a span collects delayed ones.
+  static constexpr std::uint32_t kSearchesPerCollection = 8;
+  /// Abandoned spans that one miss counts when that is due, and how many of each class and list it
+  /// looks at for them: bounds on its time.
+  static constexpr std::uint32_t kCountedPerMiss = 2;
+  static constexpr std::uint32_t kLookedAtPerMiss = 64;
+  /// Of a current span that has carved no more a thread does not look whether it is giving it up.
+  static constexpr std::size_t kLittleForCurrent = 28 * kKiB;
+  /// How often a thread looks at a span again that it may be giving up.
+  static constexpr std::uint32_t kLooksAtCurrent = 2;
+  /// A class that needs a span so soon after it has given one up should have kept it.
+  static constexpr std::uint64_t kNeededSoonMs = 20;
+  /// Its spans then stay at most so many times; 2^n - 1.
+  static constexpr unsigned kMostGiveUpDelay = 127;
+  /// So many misses come between two looks for current spans that have rested; so many spans a look
+  /// takes; and so long a round over all of them lasts at least.
+  static constexpr std::uint32_t kMissesPerLook = 16;
+  static constexpr unsigned kCurrentSpansPerLook = 8;
+  static constexpr std::uint64_t kRoundOfCurrentMs = 200;
+  /// A thread that has not read the clock for so long reads it again soon.
+  static constexpr std::uint64_t kSeldomMs = 64;
 };
 
 /// A variant without batches: each free of another thread's block goes to its span at once.

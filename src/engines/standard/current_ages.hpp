@@ -16,18 +16,21 @@
 #include <cstdint>
 
 #include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {
 
 /// Of one cache record; only its owner uses it. Zero-initialisable.
-template <unsigned kClassCount>
+template <class Config>
 class CurrentAges {
+  static constexpr unsigned kClassCount = SizeClasses<Config>::kSmallClasses;
+
  public:
   /// True: a round is going on, or begins now.
   bool is_due(std::uint64_t now_ms) {
     if (next_ != 0) return true;
-    if (now_ms - began_ms_ < kRoundMs) return false;
+    if (now_ms - began_ms_ < Config::kRoundOfCurrentMs) return false;
     began_ms_ = now_ms;
     next_ = 1;  // there is no class 0
     return true;
@@ -50,8 +53,6 @@ class CurrentAges {
   void forget() { *this = {}; }
 
  private:
-  static constexpr std::uint64_t kRoundMs = 200;
-
   std::uint64_t began_ms_ = 0;
   unsigned next_ = 0;  // 0: no round is going on
   std::uint64_t seen_[kClassCount] = {};

@@ -22,9 +22,10 @@ class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
   using Heap = standard::Heap<Config>;
   using ThreadCache = standard::ThreadCache<Config>;
-  using Hidden = typename ThreadCache::Hidden;
+  using Hidden = standard::ThreadState<Config>;
   static_assert(sizeof(Hidden) <= sizeof(os::HiddenThread));
-  static_assert(standard::classes_hold<Config>() && standard::blocks_are_in_steps<Config>());
+  static_assert(standard::classes_hold<Config>() &&
+                standard::ClassLookup<Config>::blocks_are_in_steps());
   static_assert(standard::SizeClasses<Config>::kSlice << Config::kMaxOrder <= standard::kMostSpan);
 
  public:

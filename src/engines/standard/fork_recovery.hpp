@@ -19,7 +19,6 @@
 #include "base/compiler.hpp"
 #include "engines/standard/heap.hpp"
 #include "engines/standard/page_layer.hpp"
-#include "engines/standard/thread_state.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
 
@@ -192,7 +191,7 @@ class ForkRecovery {
         span->word.set({});
         pages.give(span);
       } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
-                 !pages.caches[word.owner()].has_as_owned(span.number, span->class_id())) {
+                 !pages.caches[word.owner()].owned.has(span.number, span->class_id())) {
         retire_current_span(pages, span);
         // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
@@ -281,10 +280,9 @@ class ForkRecovery {
       if (span->load_word().is(cache.number, SpanState::kOwned))
         share_current_span(pages, heap, cache, span);
     };
-    for (unsigned i = 0; i < cache.used_up.kPlaces; ++i) share(cache.used_up.span(i));
-    for (const Atomic<SpanNumber>& number : cache.current) share(number.load_relaxed());
+    cache.owned.for_each_place(share);
     return_loans(pages, heap, cache);
-    cache.forget_current_spans();
+    cache.forget_thread();
     heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();
     pages.maps.clear(cache);
@@ -303,45 +301,45 @@ class [[nodiscard]] HeapCall {
   // A fork's child sees the stores in this order: what follows the first two begins with
   // a compare-and-swap that releases them, or with a lock or hold that tells as much;
   // the last one is a release.
-  SPANALLOC_INLINE explicit HeapCall(ThreadState<Config>& state)
-      : state_(state), cache_(state.cache) {
+  SPANALLOC_INLINE HeapCall(CacheRecord<Config>* const& threads_cache, PageLayer<Config>& pages)
+      : threads_cache_(threads_cache), pages_(pages), cache_(threads_cache) {
     if (SPANALLOC_LIKELY(cache_ != nullptr)) {
       outer_ = cache_->inside.load_relaxed();
       cache_->inside.store_relaxed(1);
     } else {
       outer_layer_ = inside_without_cache.load_relaxed();
-      inside_without_cache.store_relaxed(state.pages);
+      inside_without_cache.store_relaxed(&pages);
       generation_ = SpinLock::generation();
-      state_.pages->inside_without_cache.fetch_add_acq_rel(1);
+      pages_.inside_without_cache.fetch_add_acq_rel(1);
     }
-    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() ==
+    if (SPANALLOC_UNLIKELY(pages_.recovery_is_due.load_relaxed() ==
                            PageLayer<Config>::kAbandonIsDue) &&
         outer_ == 0 && outer_layer_ == nullptr) {
-      ForkRecovery<Config>::abandon_for_vanished_threads(*state_.pages);
+      ForkRecovery<Config>::abandon_for_vanished_threads(pages_);
     }
   }
   SPANALLOC_INLINE ~HeapCall() {
     if (SPANALLOC_LIKELY(cache_ != nullptr)) {
       // A cache that was given back meanwhile may be another thread's.
-      if (SPANALLOC_LIKELY(cache_ == state_.cache)) cache_->inside.store_release(outer_);
+      if (SPANALLOC_LIKELY(cache_ == threads_cache_)) cache_->inside.store_release(outer_);
     } else {
       // Unless calls were counted anew since, in a child that was put right in
       // the middle of this call.
-      if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >=
-                           0)) {
-        state_.pages->inside_without_cache.fetch_sub_acq_rel(1);
+      if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - pages_.counted_since) >= 0)) {
+        pages_.inside_without_cache.fetch_sub_acq_rel(1);
       }
       inside_without_cache.store_release(outer_layer_);
     }
-    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0)) {
-      ForkRecovery<Config>::recover_if_outside(*state_.pages);
+    if (SPANALLOC_UNLIKELY(pages_.recovery_is_due.load_relaxed() != 0)) {
+      ForkRecovery<Config>::recover_if_outside(pages_);
     }
   }
   HeapCall(const HeapCall&) = delete;
   HeapCall& operator=(const HeapCall&) = delete;
 
  private:
-  ThreadState<Config>& state_;
+  CacheRecord<Config>* const& threads_cache_;  // the calling thread's
+  PageLayer<Config>& pages_;
   CacheRecord<Config>* cache_;
   std::uint32_t outer_ = 0;            // the cache's flag before
   const void* outer_layer_ = nullptr;  // inside_without_cache before

@@ -1,6 +1,6 @@
 // Decides how often a thread keeps an emptying current span that it might give up.
 //
-// ThreadCache::look_at_current() shares such a span, because its thread may be about to wait for
+// OwnedSpans::look_at_current() shares such a span, because its thread may be about to wait for
 // long. A program that frees and allocates in turn, a few dozen blocks at a time, would lose a span
 // in each round and look for another one at once. So if a class needs a span soon after it has
 // given one up, its spans stay the next 1, 3, 7 ... 127 times. If it needs one only later, the
@@ -10,12 +10,15 @@
 #include <cstdint>
 
 #include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
 
 namespace spanalloc::standard {
 
 /// Of one cache record; only its owner uses it. Zero-initialisable.
-template <unsigned kClassCount>
+template <class Config>
 class GiveUpDelay {
+  static constexpr unsigned kClassCount = SizeClasses<Config>::kSmallClasses;
+
  public:
   /// The owner might give up a current span of the class. True: the span stays this time.
   bool stays(ClassId c) {
@@ -33,26 +36,24 @@ class GiveUpDelay {
   /// The class has given up a span, and needs one again.
   void needs_again(ClassId c, std::uint64_t now_ms) {
     word_of(c) &= ~bit_of(c);
-    std::uint8_t& worth = worth_[index_of(c)];
-    worth =
-        now_ms - given_up_ms_ <= kSoonMs ? static_cast<std::uint8_t>((worth * 2 + 1) & kMost) : 0;
-    left_[index_of(c)] = worth;
+    std::uint8_t& delay = last_delay_[index_of(c)];
+    delay = now_ms - given_up_ms_ <= Config::kNeededSoonMs
+                ? static_cast<std::uint8_t>((delay * 2 + 1) & Config::kMostGiveUpDelay)
+                : 0;
+    left_[index_of(c)] = delay;
   }
   void forget() {
     if (given_up_ms_ != 0) *this = {};
   }
 
  private:
-  static constexpr std::uint64_t kSoonMs = 20;
-  static constexpr unsigned kMost = 127;
-
   static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
   std::uint64_t& word_of(ClassId c) { return given_up_[index_of(c) / 64]; }
 
   std::uint64_t given_up_ms_ = 0;  // when any class did last; each did then or earlier
   std::uint64_t given_up_[(kClassCount + 63) / 64] = {};
-  std::uint8_t left_[kClassCount] = {};   // how many times the class's span stays yet
-  std::uint8_t worth_[kClassCount] = {};  // what left_ began with: 0, 1, 3, 7 ... 127
+  std::uint8_t left_[kClassCount] = {};        // how many times the class's span stays yet
+  std::uint8_t last_delay_[kClassCount] = {};  // what left_ began with: 0, 1, 3, 7 ... 127
 };
 
 }  // namespace spanalloc::standard

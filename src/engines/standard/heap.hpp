@@ -365,23 +365,24 @@ class Heap {
   };
   [[gnu::noinline]] Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
     Borrowed borrowed;
-    for_caches_in_turn(borrower.next_lender, Config::kLendersPerMiss, [&](CacheRecord& lender) {
-      if (&lender == &borrower) return false;
-      // The lender may have other spans by now: the protocol looks again.
-      const auto borrow_from = [&](SpanNumber owned) {
-        if (owned == SpanNumber::kNone) return false;
-        const SpanRef span = pages_.span(owned);
-        if (span->shown_class.load_relaxed() != index_of(c)) return false;
-        const RemoteList list =
-            protocol_.borrow(span, lender.number, c, at_least, [&] { return has(span); });
-        if (list.first != BlockOffset::kNone) borrowed = {span, list.first};
-        return list.first != BlockOffset::kNone;
-      };
-      bool done = borrow_from(lender.current[index_of(c)].load_relaxed());
-      for (unsigned place = 0; place < lender.used_up.kPlaces && !done; ++place)
-        done = borrow_from(lender.used_up.span(place));
-      return done;
-    });
+    for_caches_in_turn(
+        borrower.loans.next_lender, Config::kLendersPerMiss, [&](CacheRecord& lender) {
+          if (&lender == &borrower) return false;
+          // The lender may have other spans by now: the protocol looks again.
+          const auto borrow_from = [&](SpanNumber owned) {
+            if (owned == SpanNumber::kNone) return false;
+            const SpanRef span = pages_.span(owned);
+            if (span->shown_class.load_relaxed() != index_of(c)) return false;
+            const RemoteList list =
+                protocol_.borrow(span, lender.number, c, at_least, [&] { return has(span); });
+            if (list.first != BlockOffset::kNone) borrowed = {span, list.first};
+            return list.first != BlockOffset::kNone;
+          };
+          bool done = borrow_from(lender.owned.current(c));
+          for (unsigned place = 0; place < lender.owned.used_up().kPlaces && !done; ++place)
+            done = borrow_from(lender.owned.used_up().span(place));
+          return done;
+        });
     return borrowed;
   }
   /// False: there never were two threads at a time.
@@ -592,7 +593,7 @@ class Heap {
     LockGuard guard(cache.lock);
     if (!is_of_this_heap(cache)) return;
     cache.forget();
-    cache.forget_current_spans();
+    cache.forget_thread();
     cache.large_spans.forget();
   }
   void return_caches() {

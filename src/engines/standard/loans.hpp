@@ -53,7 +53,7 @@ class Loans {
   [[gnu::noinline]] bool borrow(auto& thread, ClassId c) {
     SPANALLOC_ASSERT(!thread.current_span(c) && thread.list_of(c).is_empty());
     if (SPANALLOC_UNLIKELY(thread.exited) || !thread.heap->may_have_lenders()) return false;
-    if (thread.has_had_spans(c) &&
+    if (thread.cache->owned.has_had(c) &&
         (!thread.heap->pool().looks_empty(Classes::info(c).pool_row, thread.shard()) ||
          leaves_out_search())) {
       return false;
@@ -93,6 +93,8 @@ class Loans {
     });
     forget();
   }
+
+  std::uint32_t next_lender = 0;  ///< number of the record to ask for a loan next
 
   /// Whether the block is on the list of a loan from this span.
   SPANALLOC_COLD bool has(SpanRef span, const Block* block) {

@@ -110,7 +110,7 @@ struct Misuse {
     span->purged.store_release(0);
     (void)span->word.take_remotes(Classes::info(span->class_id()).blocks);
     auto& cache = *thread.cache;
-    if (cache.has_as_owned(span.number, span->class_id())) return;
+    if (cache.owned.has(span.number, span->class_id())) return;
     // The report lets go of it
     if (!cache.lock.is_mine()) thread.heap->protocol().lock_cache(cache.number);
     thread.heap->protocol().retire(cache, span);

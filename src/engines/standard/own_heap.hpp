@@ -32,7 +32,7 @@ class OwnHeap {
   /// and no thread that has used it may be about to end.
   void destroy() {
     ThreadCache guest(heap_, pages_);
-    const HeapCall<Config> inside(guest);
+    const auto inside = guest.enter();
     heap_.destroy();
   }
 
@@ -87,7 +87,7 @@ class OwnHeap {
   }
   SPANALLOC_COLD ThreadCache* make_thread_cache() {
     ThreadCache guest(heap_, pages_);
-    const HeapCall<Config> inside(guest);
+    const auto inside = guest.enter();
     auto* cache = heap_.begin_cache();
     if (cache == nullptr) return nullptr;
     void* slot = pages_.caches.slot_of(cache->number);
@@ -96,7 +96,7 @@ class OwnHeap {
       return nullptr;
     }
     auto* mine = new (slot) ThreadCache(heap_, pages_);
-    if (mine->adopt(cache)) return mine;
+    if (mine->begin_with(cache)) return mine;
     mine->detach();
     return nullptr;
   }

@@ -119,8 +119,7 @@ class RemoteBatches {
       RemoteBatch* const the_batch = &batch;
       const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
       batch.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());
-      thread.miss_map();
-      thread.pages->maps.show(*thread.map, span, batch);
+      thread.miss_map(span, batch);
       if (full) flush(batch, thread);
       return;
     }

@@ -244,7 +244,7 @@ TEST_F(SpanAssertionDeathTest, ALabIsReturnedOnce) {
 
 TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {
   auto* cache = own_.heap.thread_cache()->cache;
-  EXPECT_DEATH(heap().end_cache(cache), "has_no_owned_span\\(\\)");
+  EXPECT_DEATH(heap().end_cache(cache), "owned.are_none\\(\\)");
   EXPECT_DEATH(std::thread([&] { heap().end_cache(cache); }).join(), "is_mine");
 }
 

@@ -212,13 +212,13 @@ TEST_F(StandardEngineTest, AThreadKeepsABoundedNumberOfBytesInUsedUpSpans) {
     for (std::size_t size = 16; size <= Standard::kMaxSmall; size = size * 3 / 2 + 16) {
       auto blocks = allocate_many((kWarm + 3) * blocks_a_span(size), size);
       free_all(blocks);
-      const auto& used_up = E::thread_cache.cache->used_up;
+      const auto& used_up = E::thread_cache.cache->owned.used_up();
       std::size_t slices = 0;
       used_up.for_each([&](unsigned i) { slices += Classes::info(used_up.class_of(i)).slices; });
       EXPECT_LE(slices, kWarm) << size;
     }
     E::trim();
-    EXPECT_TRUE(E::thread_cache.cache->used_up.is_empty()) << "all of them were empty";
+    EXPECT_TRUE(E::thread_cache.cache->owned.used_up().is_empty()) << "all of them were empty";
   });
 }
 

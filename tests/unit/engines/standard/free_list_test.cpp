@@ -618,10 +618,10 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
     const auto spans = used_up_spans(size, 1);
     const std::vector<void*>& used_up = spans[spans.size() - 2];
     const auto place = [&] {
-      return E::thread_cache.cache->used_up.place_of(
+      return E::thread_cache.cache->owned.used_up().place_of(
           E::pages.any_slice_at(address_of(used_up[0])).number);
     };
-    if (place() == E::thread_cache.cache->used_up.kNoPlace) return 1;
+    if (place() == E::thread_cache.cache->owned.used_up().kNoPlace) return 1;
     test::on_another_thread([&] {
       for (std::size_t i = 1; i < used_up.size(); ++i) E::deallocate(used_up[i]);
     });
@@ -634,7 +634,7 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
     });
     if (!told) return 3;
     if (span_of(used_up[0])->load_word().state() != standard::SpanState::kFree) return 4;
-    if (place() != E::thread_cache.cache->used_up.kNoPlace) return 5;
+    if (place() != E::thread_cache.cache->owned.used_up().kNoPlace) return 5;
     return test::walk_heap<E>().consistent() ? 0 : 6;
   };
   for (const std::size_t size : {std::size_t{64}, std::size_t{5000}}) {

@@ -17,7 +17,7 @@ namespace {
 
 using standard::ClassId;
 
-using Patience = standard::GiveUpDelay<80>;
+using Patience = standard::GiveUpDelay<Standard>;
 
 unsigned times_it_stays(Patience& patience, ClassId c) {
   unsigned times = 0;
@@ -97,7 +97,7 @@ TEST(StandardHotPatience, TheNextThreadOfALabHasNone) {
     make_small_program_in_rounds(24, 100);
     cache = E::thread_cache.cache;
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-      learned = E::thread_cache.cache->patience.stays(ClassId{c}) || learned;
+      learned = E::thread_cache.cache->owned.give_up_delay().stays(ClassId{c}) || learned;
     }
   }).join();
   EXPECT_TRUE(learned);
@@ -105,7 +105,7 @@ TEST(StandardHotPatience, TheNextThreadOfALabHasNone) {
     E::deallocate(E::allocate(100));
     EXPECT_EQ(E::thread_cache.cache, cache);
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-      EXPECT_FALSE(E::thread_cache.cache->patience.stays(ClassId{c})) << c;
+      EXPECT_FALSE(E::thread_cache.cache->owned.give_up_delay().stays(ClassId{c})) << c;
     }
   }).join();
 }

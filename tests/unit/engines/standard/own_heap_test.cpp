@@ -430,7 +430,7 @@ TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
     signal(SIGUSR1, &test::fork_and_go_on_as_the_child);
     {
       standard::ThreadCache<Standard> guest(two.heap.heap(), two.pages);
-      const standard::HeapCall<Standard> inside(guest);
+      const auto inside = guest.enter();
       raise(SIGUSR1);  // the child goes on here
       EXPECT_EQ(one.pages.recovery_is_due.load_relaxed(), 0u);
       EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 1u);

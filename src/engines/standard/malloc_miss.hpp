@@ -1,0 +1,141 @@
+// The slow paths of malloc, calloc and aligned requests.
+//
+//   allocate                  hit: pops the list of the class's current span, or of its loan
+//     allocate_larger         the same above 1,152 B
+//     allocate_large          above 32 KiB: the cached large span that was freed last
+//     allocate_missed         else:
+//       Refill::take_last     hands out the list's last block, and refills the list with what the
+//                             span has, or with a ready used-up span
+//       allocate_class        no block: Refill::refill() takes what the span has, its remote list,
+//                             or a used-up span. Else the span becomes used up, and find_span()
+//                             finds another: a partial one of the thread's own (delayed ones are
+//                             collected if there is none, and with each 8th search), an abandoned
+//                             one, a loan, what Heap::take_span() has, at last a nearly full one
+//       allocate_huge         above 1 MiB: LargeBlocks::take_huge()
+#pragma once
+
+#include <cstddef>
+
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
+#include "engines/engine.hpp"
+#include "engines/standard/fill.hpp"
+#include "engines/standard/free_list.hpp"
+#include "engines/standard/large_block_place.hpp"
+#include "engines/standard/large_blocks.hpp"
+#include "engines/standard/numbers.hpp"
+#include "engines/standard/refill.hpp"
+#include "engines/standard/size_classes.hpp"
+#include "engines/standard/thread_life.hpp"
+#include "os/os.hpp"
+#include "pages/nested_blocks.hpp"
+
+namespace spanalloc::standard {
+
+/// `thread` is the thread cache of the calling thread.
+template <class Config>
+struct MallocMiss {
+  using Classes = SizeClasses<Config>;
+  using Large = LargeBlocks<Config>;
+
+  /// Any n.
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_missed(std::size_t n, auto& thread) {
+    void* p = nullptr;
+    if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock)) {
+      p = allocate_huge(thread, {n}, Fill{});
+    } else {
+      const ClassId c = Classes::of(n == 0 ? 1 : n);
+      if (SPANALLOC_LIKELY(c < Classes::kFirstLarge)) {
+        Block* last = Refill<Config>::take_last(thread, c);
+        if (SPANALLOC_LIKELY(last != nullptr)) return last;
+      }
+      p = allocate_class(thread, c, {n});
+    }
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
+  }
+
+  [[gnu::noinline]] static void* allocate_by_alignment(auto& thread, std::size_t n,
+                                                       std::size_t alignment) {
+    if (SPANALLOC_UNLIKELY(n == 0)) return thread.allocate_aligned(1, alignment);
+    const ClassId c = Classes::of_aligned(n, alignment);
+    if (c == ClassId::kNone) return allocate_huge(thread, {n, alignment}, Fill{});
+    return allocate_class(thread, c, {n, alignment});
+  }
+
+  /// For more bytes than the classes that are looked up by the byte have.
+  [[gnu::noinline]] static void* allocate_filled(auto& thread, std::size_t n, const Fill& fill) {
+    if (n > Config::kMaxBlock) return allocate_huge(thread, {n}, fill);
+    const ClassId c = Classes::of(n);
+    if (c >= Classes::kFirstLarge) {
+      if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested({n}, fill);
+      const auto inside = thread.enter();
+      thread.flush_one_batch();
+      return thread.heap->start() ? Large::take(thread, c, {n}, fill) : nullptr;
+    }
+    void* p = nullptr;
+    Refilled refilled = Refilled::kBlocks;
+    if (n < kPageForTail || thread.cache == nullptr) {
+      p = thread.allocate(n);
+    } else {
+      // Such a block is carved alone: into an empty list refill() brings just that one.
+      if (thread.list_of(c).is_empty()) {
+        const auto inside = thread.enter();
+        thread.flush_one_batch();
+        refilled = Refill<Config>::refill(thread, c);
+        if (refilled == Refilled::kNothing) return nullptr;
+      }
+      p = Refill<Config>::take(thread, c);
+    }
+    if (p != nullptr) fill.write(p, refilled == Refilled::kZeroBlocks);
+    return p;
+  }
+
+ private:
+  // A block of class c, the request's class. nullptr: memory is out.
+  static void* allocate_class(auto& thread, ClassId c, Request request) {
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) {
+      // Small blocks are aligned as their size is: the request does not tell more.
+      return allocate_nested(c < Classes::kFirstLarge ? as_small(c) : request, Fill{});
+    }
+    free_put_off(thread);
+    const auto inside = thread.enter();
+    thread.flush_one_batch();
+    // There is no cache record left (there is room for 262,144 living threads), or no memory for
+    // one.
+    if (SPANALLOC_UNLIKELY(thread.cache == nullptr && !ThreadLife<Config>::attach(thread))) {
+      return Large::take_huge(thread, c < Classes::kFirstLarge ? as_small(c) : request, Fill{});
+    }
+    thread.cache->timed_work.count_miss(thread, c);
+    void* p = c < Classes::kFirstLarge ? Refill<Config>::take(thread, c)
+                                       : Large::take(thread, c, request, Fill{});
+    ThreadLife<Config>::detach_if_exited(thread);
+    return p;
+  }
+  static Request as_small(ClassId c) {
+    const std::size_t bytes = Classes::info(c).block_size;
+    return {bytes, bytes & (0 - bytes)};
+  }
+
+  SPANALLOC_COLD static void* allocate_huge(auto& thread, Request request, const Fill& fill) {
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, fill);
+    free_put_off(thread);
+    const auto inside = thread.enter();
+    thread.flush_one_batch();
+    return Large::take_huge(thread, request, fill);
+  }
+
+  // Within a kernel call.
+  SPANALLOC_COLD static void* allocate_nested(Request request, const Fill& fill) {
+    if (request.bytes > kMaxRequest || request.alignment > kMaxRequest) return nullptr;
+    void* p = NestedBlocks::allocate(request.bytes, request.alignment);
+    if (p != nullptr) fill.write(p, false);
+    return p;
+  }
+  static void free_put_off(auto& thread) {
+    NestedBlocks::free_put_off([&](void* p) { thread.deallocate(p); });
+    thread.pages->memory_return.want_background();
+  }
+};
+
+}  // namespace spanalloc::standard
