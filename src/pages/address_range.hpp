@@ -31,6 +31,7 @@
 #include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "os/os.hpp"
+#include "pages/coalescing/mapper.hpp"
 #include "pages/config.hpp"
 #include "pages/huge_page_advice.hpp"
 #include "pages/page_calls.hpp"
@@ -55,6 +56,9 @@ struct ArenaStatistics {
 template <unsigned kSliceBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
           Claim kClaim = Claim::kReserve, class Calls = PageCalls>
 class AddressRange {
+  using Block = coalescing::Block;
+  using enum os::Placed;
+
  public:
   static constexpr std::size_t kSlice = std::size_t{1} << kSliceBits;
   static constexpr unsigned kMinBits = PagesConfig::kMinBits;
@@ -92,21 +96,21 @@ class AddressRange {
   /// opened(). Now opened() is behind it, or behind a part of it; skipped slices are not ours.
   SPANALLOC_COLD os::Placed open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
-    if (end > capacity_) return os::Placed::kRefused;
+    if (end > capacity_) return kRefused;
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
     const bool limited = !reserved_ && (limited_ || os::has_memory_limit());
     const std::size_t largest = limited ? kMaxStep / PagesConfig::kStepPartUnderLimit : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kSliceBits, 1));
     if (step > needed && !is_locked()) {
       const os::Placed placed = try_open(step);
-      if (placed == os::Placed::kYes) return placed;
-      if (placed == os::Placed::kRefused) refused_step_ = step;
+      if (placed == kYes) return placed;
+      if (placed == kRefused) refused_step_ = step;
     }
     for (std::size_t part = needed; part != 0; part /= 2) {
       const os::Placed placed = try_open(part);
       // Memory is short, but may be granted later. Then the first step opens just what is needed.
-      if (placed == os::Placed::kRefused) step_ = 1;
-      if (placed != os::Placed::kTaken) return placed;
+      if (placed == kRefused) step_ = 1;
+      if (placed != kTaken) return placed;
     }
     return skip();
   }
@@ -134,29 +138,30 @@ class AddressRange {
   /// Decommits open slices. After recommit() they are zero. False: refused, nothing has
   /// changed. In a placed range they are unmapped: somebody else may map there, and then
   /// they cannot be recommitted.
-  bool decommit(std::size_t first, std::size_t count) {
-    if (reserved_) return Calls::close(address(first), count * kSlice);
-    return Calls::release(address(first), count * kSlice);
+  bool decommit(Block block) {
+    void* const start = address(block.first);
+    const std::size_t bytes = block.size * kSlice;
+    return reserved_ ? Calls::close(start, bytes) : Calls::release(start, bytes);
   }
   /// Decommits slices that are never recommitted: their first and last page stay ours, as guards.
-  void decommit_for_ever(std::size_t first, std::size_t count) {
+  void decommit_for_ever(Block block) {
     const std::size_t page = os::page_size();
-    const std::size_t bytes = count * kSlice;
-    if (!Calls::close(address(first), bytes) || reserved_ || bytes <= 2 * page) return;
-    Calls::release(static_cast<char*>(address(first)) + page, bytes - 2 * page);
+    const std::size_t bytes = block.size * kSlice;
+    char* const start = static_cast<char*>(address(block.first));
+    if (Calls::close(start, bytes) && !reserved_ && bytes > 2 * page)
+      Calls::release(start + page, bytes - 2 * page);
   }
-  os::Placed recommit(std::size_t first, std::size_t count) {
-    if (!reserved_) return map_anew(first, count);
-    const bool opened = Calls::open(address(first), count * kSlice);
-    if (opened) advise(address(first), count * kSlice);
-    return opened ? os::Placed::kYes : os::Placed::kRefused;
+  os::Placed recommit(Block block) {
+    if (!reserved_) return map_anew(block);
+    const bool opened = Calls::open(address(block.first), block.size * kSlice);
+    if (opened) advise(address(block.first), block.size * kSlice);
+    return opened ? kYes : kRefused;
   }
-
   /// Maps fresh pages, which are zero, where nothing is mapped any more because the owner has moved
   /// the old ones. kTaken: somebody else has mapped there first.
-  os::Placed map_anew(std::size_t first, std::size_t count) {
-    const os::Placed placed = Calls::open_at(address(first), count * kSlice);
-    if (placed == os::Placed::kYes) advise(address(first), count * kSlice);
+  os::Placed map_anew(Block block) {
+    const os::Placed placed = Calls::open_at(address(block.first), block.size * kSlice);
+    if (placed == kYes) advise(address(block.first), block.size * kSlice);
     return placed;
   }
 
@@ -229,16 +234,11 @@ class AddressRange {
   // Advice by SPANALLOC_THP is given wherever memory is opened; advice by the arena's kind only
   // with the reservation, before main: afterwards a filter of system calls may not know the call.
   void advise(void* address, std::size_t bytes) {
-    constexpr bool kAsked = kHugePages == HugePages::kAsked;
-    const bool at_start = !started();
-    if ((kHugePages == HugePages::kForbid && at_start) ||
-        (kAsked && huge_page_use_ == HugePageUse::kNever)) {
-      forbid_huge_pages(address, bytes);
-    }
-    if ((kHugePages == HugePages::kPrefer && at_start) ||
-        (kAsked && huge_page_use_ == HugePageUse::kAlways)) {
-      prefer_huge_pages(address, bytes);
-    }
+    HugePageUse use = huge_page_use_;
+    if (!started() && kHugePages == HugePages::kForbid) use = HugePageUse::kNever;
+    if (!started() && kHugePages == HugePages::kPrefer) use = HugePageUse::kAlways;
+    if (use == HugePageUse::kNever) forbid_huge_pages(address, bytes);
+    if (use == HugePageUse::kAlways) prefer_huge_pages(address, bytes);
   }
 
   // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44
@@ -251,7 +251,7 @@ class AddressRange {
     const std::uintptr_t place = random_place<Calls>(kWindows, alignment);
     if (place == 0) return false;
     claim(place, std::size_t{1} << bits, false);
-    if (place_guards() == os::Placed::kYes) return true;
+    if (place_guards() == kYes) return true;
     base_.store_relaxed(0);
     return false;
   }
@@ -272,10 +272,10 @@ class AddressRange {
     const std::size_t behind = capacity_ - 1 - opened();
     const std::size_t slices =
         steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
-    if (slices == 0) return os::Placed::kRefused;  // nothing is behind it
+    if (slices == 0) return kRefused;  // nothing is behind it
     leave_out(slices);
     guarded_ = false;
-    return os::Placed::kTaken;
+    return kTaken;
   }
   void leave_out(std::size_t slices) {
     skipped_.store_relaxed(skipped_.load_relaxed() + slices);
@@ -291,36 +291,36 @@ class AddressRange {
   // Reserves the pages before and at the beginning of what is opened next. (Behind
   // a foreign mapping, too.)
   os::Placed place_guards() {
-    if (guarded_) return os::Placed::kYes;
+    if (guarded_) return kYes;
     const os::Placed placed = Calls::reserve_at(guard_before(opened()), 2 * os::page_size());
-    guarded_ = placed == os::Placed::kYes;
+    guarded_ = placed == kYes;
     return placed;
   }
 
   os::Placed try_open(std::size_t slices) {
     char* start = static_cast<char*>(address(opened()));
     const std::size_t bytes = slices * kSlice;
-    if (const os::Placed placed = place_guards(); placed != os::Placed::kYes) return placed;
+    if (const os::Placed placed = place_guards(); placed != kYes) return placed;
     // A mapping that is not charged is granted at any size: ask what a charged one of this size
     // would be told. Not while memory is locked: then the question itself would take the memory.
     if (bytes >= PagesConfig::kAskFirst && !is_locked() && !Calls::would_grant(bytes))
-      return os::Placed::kRefused;
+      return kRefused;
     if (!reserved_) {
       // The guard at the start becomes memory; the last page that is mapped becomes the new guard.
       char* behind = start + os::page_size();
       const os::Placed placed = Calls::reserve_at(behind, bytes);
-      if (placed != os::Placed::kYes) return placed;
+      if (placed != kYes) return placed;
       if (!Calls::open(start, bytes) && !open_as_before(start, bytes)) {
         Calls::release(behind, bytes);
-        return os::Placed::kRefused;
+        return kRefused;
       }
       advise(start, bytes);
     } else if (!Calls::open(start, bytes)) {
-      return os::Placed::kRefused;
+      return kRefused;
     }
     opened_.store_relaxed(opened() + slices);
     SPANALLOC_ASSERT(opened() >= 1 && opened() <= capacity_);
-    return os::Placed::kYes;
+    return kYes;
   }
 
   // Memory opened without advice, behind memory with advice, makes one more mapping, and a
@@ -345,30 +345,25 @@ class AddressRange {
     skip_[skips_ - 1].end = end;
   }
 
+  bool is_skipped(std::size_t slice) const {
+    for (unsigned i = 0; i < skips_; ++i) {
+      if (skip_[i].first <= slice && slice < skip_[i].end) return true;
+    }
+    return false;
+  }
+
   // Whole slices in a row are released with one call; then the guards.
   template <class LeftOf>
   void release_opened(LeftOf&& left_of) {
     std::size_t first = 1;  // of the run of whole slices that ends at `slice`
-    const auto release_run = [&](std::size_t end) {
-      if (first < end) Calls::release(address(first), (end - first) * kSlice);
-    };
-    unsigned skip = 0;
-    std::size_t slice = 1;
-    while (slice < opened()) {
-      if (skip < skips_ && skip_[skip].first == slice) {
-        release_run(slice);
-        first = slice = skip_[skip++].end;
-        continue;
-      }
-      const std::size_t left = left_of(slice);
-      if (left != kSlice) {
-        release_run(slice);
-        if (left != 0) Calls::release(address(slice), left);
-        first = slice + 1;
-      }
-      ++slice;
+    for (std::size_t slice = 1; slice <= opened(); ++slice) {
+      std::size_t left = 0;
+      if (slice < opened() && !is_skipped(slice)) left = left_of(slice);
+      if (left == kSlice) continue;
+      if (first < slice) Calls::release(address(first), (slice - first) * kSlice);
+      if (left != 0) Calls::release(address(slice), left);
+      first = slice + 1;
     }
-    release_run(slice);
     std::size_t begin = 1;
     for (unsigned i = 0; i <= skips_; ++i) {
       const std::size_t end = i < skips_ ? skip_[i].first : opened();
@@ -385,7 +380,8 @@ class AddressRange {
   bool reserved_ = false;           // constant after start()
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
-  HugePageUse huge_page_use_ = HugePageUse::kSystem;  // constant after start()
+  // Of what is asked for (kSystem: nothing is); constant after start()
+  HugePageUse huge_page_use_ = HugePageUse::kSystem;
   // Whether any of the range has ever got such advice. Relaxed: a thread that misses
   // it is refused once more.
   Atomic<bool> has_preferred_{false};

@@ -22,7 +22,7 @@ namespace spanalloc {
 
 /// kLimitSlackBits: see AddressRange.
 template <unsigned kSliceBits, unsigned kMaxOrder, HugePages kHugePages,
-          std::size_t kMaxStep = 16 * kMiB, unsigned kLimitSlackBits = 1>
+          std::size_t kMaxStep = PagesConfig::kMostStep, unsigned kLimitSlackBits = 1>
 class BumpArena {
   using Range = AddressRange<kSliceBits, kHugePages, kMaxStep, kLimitSlackBits>;
 

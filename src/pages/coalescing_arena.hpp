@@ -41,7 +41,7 @@ namespace spanalloc {
 /// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
 /// `Calls`: the kernel; tests replace it to make it refuse.
 template <unsigned kSliceBits, HugePages kHugePages, class Calls = PageCalls,
-          std::size_t kMaxStep = 16 * kMiB>
+          std::size_t kMaxStep = PagesConfig::kMostStep>
 class CoalescingArena {
   using Slices = ArenaSlices<kSliceBits, kHugePages, Calls, kMaxStep>;
   using Decommitted = DecommittedRanges<Slices>;

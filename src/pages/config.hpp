@@ -16,8 +16,9 @@ struct PagesConfig {
   /// was refused though there is no limit.
   static constexpr unsigned kMinBits = 30;
   static constexpr unsigned kUnreservedBits = 36;
-  /// Under a limit a step ahead is this part of the largest: what is ahead of need is missing for
-  /// everything else.
+  /// The largest step ahead of need; under a limit, this part of it: what is open ahead is missing
+  /// for everything else.
+  static constexpr std::size_t kMostStep = 16 * kMiB;
   static constexpr std::size_t kStepPartUnderLimit = 16;
   /// From here on the kernel is asked first: a mapping that is not charged is granted at any size.
   static constexpr std::size_t kAskFirst = kGiB;
@@ -57,9 +58,12 @@ struct PagesConfig {
   static constexpr std::uint64_t kMostVainMs = 6400;
   /// A refusal of more than this beyond what is open shows no limit.
   static constexpr std::size_t kReasonable = 64 * kMiB;
-  /// A limit is looked for from this much open memory on, each time that an eighth more is open, by
-  /// asking for this many times as many addresses, of which the kernel is asked for so many at most.
+  /// By this part of what is needed more must be free, before it is decommitted in vain once more.
+  static constexpr std::size_t kClearlyMorePart = 8;
+  /// A limit is looked for from this much open memory on, each time that this part more is open, by
+  /// asking for so many times as many addresses, this much at most.
   static constexpr std::size_t kFirstLookForLimit = 4 * kMiB;
+  static constexpr std::size_t kLookPart = 8;
   static constexpr std::size_t kLookAhead = 16;
   static constexpr std::size_t kMostLookedFor = kGiB;
   /// Pieces without metadata; moved ranges whose place is not mapped; mappings that may have grown
@@ -79,6 +83,8 @@ struct PagesConfig {
   /// A probe's age at which it is looked at.
   static constexpr std::uint64_t kStaysMs = 500;
   static constexpr unsigned kLooksAnEpoch = 4;
+  /// A probe's answer holds for this part of what is open: so much can turn out sparse.
+  static constexpr std::size_t kAnswerPart = 16;
   /// After so many calls that take advice back each takes back so many huge pages' at a time: each
   /// can make two mappings more.
   static constexpr std::uint32_t kOftenTakenBack = 4096;

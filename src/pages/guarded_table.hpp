@@ -106,6 +106,8 @@ class TableRegion {
 /// Sizes in bytes. Zero-initialisable; the caller serialises all but has().
 template <class Calls = PageCalls>
 class GuardedTable {
+  using enum os::Placed;
+
  public:
   /// Room for `capacity` bytes, at `place` if that is free. False: refused.
   SPANALLOC_COLD bool start(TablePlace place, std::size_t capacity) {
@@ -115,7 +117,7 @@ class GuardedTable {
     if (place.address != 0) {
       for (const std::size_t bytes : {min_of(place.mapped, capacity), std::size_t{0}}) {
         void* guard = pointer_to(place.address - page);
-        if (Calls::reserve_at(guard, bytes + 2 * page) != os::Placed::kYes) continue;
+        if (Calls::reserve_at(guard, bytes + 2 * page) != kYes) continue;
         begin(place.address, bytes + page, capacity);
         return true;
       }
@@ -212,12 +214,12 @@ class GuardedTable {
       for (;;) {
         store_in_order(mapping_, mapped_ + bytes);
         const os::Placed placed = Calls::reserve_at(base() + mapped_, bytes);
-        if (placed == os::Placed::kYes) break;
+        if (placed == kYes) break;
         store_in_order(mapping_, 0);
-        if (placed == os::Placed::kRefused && bytes <= exact) return false;
-        if (placed == os::Placed::kTaken && bytes == page) return step_over();
-        if (placed == os::Placed::kRefused) bytes = exact;
-        if (placed == os::Placed::kTaken) bytes = align_up(bytes / 2, page);
+        if (placed == kRefused && bytes <= exact) return false;
+        if (placed == kTaken && bytes == page) return step_over();
+        if (placed == kRefused) bytes = exact;
+        if (placed == kTaken) bytes = align_up(bytes / 2, page);
       }
       store_in_order(mapped_, mapped_ + bytes);
     }
@@ -232,16 +234,15 @@ class GuardedTable {
     for (; mapped_ < mapping_; mapped_ += page) {
       const char* next = base() + mapped_;
       const os::Placed placed = Calls::reserve_at(base() + mapped_, page);
-      if (placed == os::Placed::kRefused) return;  // the next caller continues
-      if (placed == os::Placed::kTaken &&
-          Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(next)))
+      if (placed == kRefused) return;  // the next caller continues
+      if (placed == kTaken && Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(next)))
         break;
     }
     mapping_ = 0;
   }
   bool take_place_again() {
     const std::size_t page = os::page_size();
-    if (Calls::reserve_at(base() - page, 2 * page) != os::Placed::kYes) return false;
+    if (Calls::reserve_at(base() - page, 2 * page) != kYes) return false;
     mapped_ = page;
     return true;
   }
@@ -260,8 +261,7 @@ class GuardedTable {
         steps_in_the_way<Calls>(address_of(base()) + mapped_, page, (capacity_ - first) / page);
     // A guard before what follows, and one behind it.
     const std::size_t end = mapped_ + pages * page;
-    if (pages == 0 || end >= capacity_ ||
-        Calls::reserve_at(base() + end - page, 2 * page) != os::Placed::kYes)
+    if (pages == 0 || end >= capacity_ || Calls::reserve_at(base() + end - page, 2 * page) != kYes)
       return false;
     gap_[gaps] = {first, end};
     gaps_.store_release(gaps + 1);

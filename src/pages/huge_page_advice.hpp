@@ -32,7 +32,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/bits.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/config.hpp"
@@ -71,7 +70,7 @@ class HugePageAdvice {
       probe_ = unit;
       probed_at_ms_ = now;
       if (!dense) return;
-      answer_ends_ = opened.end() + opened.first / 16;
+      answer_ends_ = opened.end() + opened.first / PagesConfig::kAnswerPart;
       opened = {unit.end(), opened.end() - unit.end()};
     }
     if (opened) slices_.advise(opened);

@@ -41,7 +41,7 @@ class DecommitPolicy {
 
   bool was_vain(std::uint64_t now, Case a_case) const {
     return now < vain_until_ && a_case.needed >= vain_.needed &&
-           a_case.free <= vain_.free + a_case.needed / 8;
+           a_case.free <= vain_.free + a_case.needed / PagesConfig::kClearlyMorePart;
   }
   /// After decommitting in vain; by the kernel's fault, or because the range ends.
   void note_vain(std::uint64_t now, Case a_case, bool kernel_refused) {

@@ -34,6 +34,7 @@ template <class Slices>
 class DecommittedRanges {
   using Block = coalescing::Block;
   using Calls = typename Slices::Calls;
+  using enum os::Placed;
 
  public:
   constexpr explicit DecommittedRanges(Slices& slices) : slices_(slices) {}
@@ -103,12 +104,12 @@ class DecommittedRanges {
       bool enough = false;  // no more than that: open memory is charged
       for_ranges(run, [&](Block range) {
         range = end_with_room(range, count, alignment);
-        const os::Placed placed = range.size < refused ? recommit(range) : os::Placed::kRefused;
-        enough = placed == os::Placed::kYes &&
+        const os::Placed placed = range.size < refused ? recommit(range) : kRefused;
+        enough = placed == kYes &&
                  (slices_.manager.fits(range, count, alignment) || !set().any({start, count}));
-        if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
-        has_room = has_room || placed != os::Placed::kTaken;
-        recommitted = recommitted || placed == os::Placed::kYes;
+        if (placed == kRefused) refused = min_of(refused, range.size);
+        has_room = has_room || placed != kTaken;
+        recommitted = recommitted || placed == kYes;
         return !enough;
       });
       return !recommitted;
@@ -126,9 +127,8 @@ class DecommittedRanges {
       bool some = false;
       for_ranges(run, [&](Block range) {
         const os::Placed placed = recommit(range);
-        some = some || placed == os::Placed::kYes;
-        if (placed != os::Placed::kYes && is_whole(range) && (!least || range.size < least.size))
-          least = range;
+        some = some || placed == kYes;
+        if (placed != kYes && is_whole(range) && (!least || range.size < least.size)) least = range;
         return true;
       });
       recommitted += some;
@@ -157,7 +157,7 @@ class DecommittedRanges {
   SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
-    if (slices_.range.decommit(block.first, block.size)) return true;
+    if (slices_.range.decommit(block)) return true;
     slices_.mark_lost(block);
     set().erase(block);
     return true;
@@ -197,7 +197,7 @@ class DecommittedRanges {
     set().insert(block);
     ++ranges_;
     if (is_mapped) {
-      const bool decommitted = slices_.range.decommit(block.first, block.size);
+      const bool decommitted = slices_.range.decommit(block);
       decommitting_.store_release(0);
       if (!decommitted) return remove(block), false;
       slices_.forget_advice(block);
@@ -214,22 +214,20 @@ class DecommittedRanges {
            slices_.manager.size_of(decommitted.first) == decommitted.size;
   }
   bool could_recommit(Block decommitted) {
-    if (!is_whole(decommitted) || recommit_at(decommitted) != os::Placed::kYes) return false;
-    if (!slices_.range.decommit(decommitted.first, decommitted.size)) book_recommitted(decommitted);
+    if (!is_whole(decommitted) || slices_.range.recommit(decommitted) != kYes) return false;
+    if (!slices_.range.decommit(decommitted)) book_recommitted(decommitted);
     return true;
   }
-  os::Placed recommit_at(Block block) { return slices_.range.recommit(block.first, block.size); }
   // A small range under a foreign mapping is lost at once: else the kernel would
   // be asked for it each time.
   os::Placed recommit(Block decommitted) {
-    os::Placed placed = recommit_at(decommitted);
-    if (placed == os::Placed::kTaken && has_grown_over(decommitted)) {
+    os::Placed placed = slices_.range.recommit(decommitted);
+    if (placed == kTaken && has_grown_over(decommitted)) {
       grown.unmap();
-      placed = has_grown_over(decommitted) ? os::Placed::kRefused : recommit_at(decommitted);
+      placed = has_grown_over(decommitted) ? kRefused : slices_.range.recommit(decommitted);
     }
-    if (placed == os::Placed::kYes) book_recommitted(decommitted);
-    if (placed == os::Placed::kTaken &&
-        decommitted.size <= PagesConfig::kLostIfTaken / Slices::kSlice) {
+    if (placed == kYes) book_recommitted(decommitted);
+    if (placed == kTaken && decommitted.size <= PagesConfig::kLostIfTaken / Slices::kSlice) {
       slices_.mark_lost(decommitted);
       remove(decommitted);
     }

@@ -3,7 +3,6 @@
 // go before those slices are recommitted. (Beyond the limit it looks foreign.)
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/bits.hpp"

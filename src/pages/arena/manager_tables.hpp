@@ -103,7 +103,7 @@ class ManagerTables {
     if (was_skipped) {
       booked_skipped_ += unused;
     } else if (unused != 0) {
-      slices_.range.decommit_for_ever(first, unused);
+      slices_.range.decommit_for_ever({first, unused});
     }
     booked_skipped_ += slices_.range.opened() - opened;
     return slices_.add_gap(gap);

@@ -61,7 +61,7 @@ class MemoryLimit {
       if (open >= os::memory_limit() / Slices::kSlice / PagesConfig::kLookAhead)
         at_limit_.store_relaxed(true);
     } else if (open >= next_look_) {
-      next_look_ = max_of(open + open / 8, kFirst);
+      next_look_ = max_of(open + open / PagesConfig::kLookPart, kFirst);
       const std::size_t more =
           min_of(open * PagesConfig::kLookAhead, PagesConfig::kMostLookedFor / Slices::kSlice);
       if (open < kFirst || grants(more, true) || slices_.range.is_locked()) return;

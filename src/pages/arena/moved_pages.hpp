@@ -31,6 +31,7 @@ template <class Slices, class Decommitted>
 class MovedPages {
   using Block = coalescing::Block;
   using Calls = typename Slices::Calls;
+  using enum os::Placed;
 
  public:
   constexpr MovedPages(Slices& slices, Decommitted& decommitted)
@@ -41,12 +42,11 @@ class MovedPages {
     void* const to = move_pages(block, bytes);
     if (to == nullptr) return {};
     slices_.forget_advice(block);
-    os::Placed placed = os::Placed::kRefused;
-    if (slices_.range.reserved() || keeps_place)
-      placed = slices_.range.map_anew(block.first, block.size);
-    if (placed == os::Placed::kYes) slices_.unmark_lost(block);
-    if (placed == os::Placed::kRefused) note_unmapped(block);
-    return {to, placed == os::Placed::kYes};
+    os::Placed placed = kRefused;
+    if (slices_.range.reserved() || keeps_place) placed = slices_.range.map_anew(block);
+    if (placed == kYes) slices_.unmark_lost(block);
+    if (placed == kRefused) note_unmapped(block);
+    return {to, placed == kYes};
   }
 
   bool has_unmapped() const { return unmapped_count_.load_relaxed() != 0; }
@@ -57,9 +57,9 @@ class MovedPages {
     bool some = false;
     for (unsigned i = 0; i < count; ++i) {
       const Block block = unmapped_[i];
-      const os::Placed placed = slices_.range.map_anew(block.first, block.size);
-      if (placed == os::Placed::kRefused) unmapped_[left++] = block;
-      if (placed != os::Placed::kYes) continue;  // kTaken: a foreign mapping stands there
+      const os::Placed placed = slices_.range.map_anew(block);
+      if (placed == kRefused) unmapped_[left++] = block;
+      if (placed != kYes) continue;  // kTaken: a foreign mapping stands there
       slices_.unmark_lost(block);
       slices_.free(block.first, true);
       some = true;

@@ -66,6 +66,8 @@ struct Allocation {
 ///   bool purge(Block block)  purges units: their bytes are zero then. False: they keep their bytes
 template <class Environment, unsigned kShards = 16, unsigned kFanBits = 6, unsigned kExtraSets = 0>
 class CoalescingManager {
+  using enum BlockState;
+
  public:
   using Registry = HoldRegistry<kShards>;
   using Index = FreeIndex<kFanBits>;
@@ -135,7 +137,7 @@ class CoalescingManager {
   SPANALLOC_COLD bool extend(std::size_t units, bool zero) {
     if (units == 0) return true;
     const Block fresh{mapper_.limit(), units};
-    if (!add_units(fresh, BlockState::kBusy)) return false;
+    if (!add_units(fresh, kBusy)) return false;
     if (!zero) dirty_.insert(fresh);
     Guard hold(registry_);
     publish(fresh, !zero, hold);
@@ -143,7 +145,7 @@ class CoalescingManager {
   }
   /// Like extend(), with the units in use, as one block.
   SPANALLOC_COLD bool extend_used(std::size_t units) {
-    return units == 0 || add_units({mapper_.limit(), units}, BlockState::kUsed);
+    return units == 0 || add_units({mapper_.limit(), units}, kUsed);
   }
 
   /// Units of the free block at the range's end. A hint.
@@ -155,9 +157,7 @@ class CoalescingManager {
   /// Units of all free blocks. A hint; costs a look at every block.
   std::size_t free_units() const {
     std::size_t units = 0;
-    walk([&](Block block, BlockState state, bool) {
-      units += state == BlockState::kFree ? block.size : 0;
-    });
+    walk([&](Block block, BlockState state, bool) { units += state == kFree ? block.size : 0; });
     return units;
   }
 
@@ -210,7 +210,7 @@ class CoalescingManager {
   std::size_t size_of(std::size_t first) const {
     if (first >= mapper_.limit()) return 0;
     const BlockWord word = mapper_.load(first);
-    return word.is(BlockState::kUsed) ? word.size() : 0;
+    return word.is(kUsed) ? word.size() : 0;
   }
 
   /// Frees the block handed out at `first`. `zero`: every byte of it is known to be zero. False:
@@ -218,9 +218,9 @@ class CoalescingManager {
   bool free(std::size_t first, bool zero = false) {
     if (first >= mapper_.limit()) return false;
     BlockWord word = mapper_.load(first);
-    if (!word.is(BlockState::kUsed)) return false;
+    if (!word.is(kUsed)) return false;
     // If two calls free one block (the caller's error), one of them fails.
-    if (!mapper_.exchange_if(first, word, word.with_state(BlockState::kBusy))) return false;
+    if (!mapper_.exchange_if(first, word, word.with_state(kBusy))) return false;
     const Block block{first, word.size()};
     note_contents(block, !zero);
     Guard hold(registry_);
@@ -246,8 +246,8 @@ class CoalescingManager {
     SPANALLOC_ASSERT(claimed.block == next && added.size + rest.size == next.size);
     const bool zero = !claimed.dirty || !dirty_.any(added);
     const Block grown{first, size};
-    if (rest) mapper_.mark(rest, BlockState::kBusy);
-    mapper_.mark(grown, BlockState::kUsed);
+    if (rest) mapper_.mark(rest, kBusy);
+    mapper_.mark(grown, kUsed);
     if (rest) publish(rest, claimed.dirty && may_be_dirty(rest), hold);
     return {grown, zero};
   }
@@ -261,8 +261,8 @@ class CoalescingManager {
     const Block tail{first + size, old - size};
     SPANALLOC_ASSERT(size + tail.size == old);
     note_contents(tail, !zero);
-    mapper_.mark(tail, BlockState::kBusy);
-    mapper_.mark({first, size}, BlockState::kUsed);
+    mapper_.mark(tail, kBusy);
+    mapper_.mark({first, size}, kUsed);
     Guard hold(registry_);
     publish(tail, !zero, hold);
     return true;
@@ -273,8 +273,8 @@ class CoalescingManager {
   bool split(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
     if (size == 0 || old <= size) return false;
-    mapper_.mark({first + size, old - size}, BlockState::kUsed);
-    mapper_.mark({first, size}, BlockState::kUsed);
+    mapper_.mark({first + size, old - size}, kUsed);
+    mapper_.mark({first, size}, kUsed);
     return true;
   }
 
@@ -314,7 +314,7 @@ class CoalescingManager {
       const Claimed claimed = controller_.remove(block, hold);
       if (!claimed) return true;
       if (visit(block)) {
-        mapper_.mark(block, BlockState::kUsed);
+        mapper_.mark(block, kUsed);
       } else {
         publish(block, claimed.dirty, hold);
       }
@@ -330,7 +330,7 @@ class CoalescingManager {
     for (std::size_t unit = 0; unit < mapper_.limit();) {
       const BlockWord word = mapper_.load(unit);
       // A footer or an untouched word: the block that began here was merged just now.
-      if (word.is(BlockState::kFooter) || word.is(BlockState::kNone) || word.size() == 0) {
+      if (word.is(kFooter) || word.is(kNone) || word.size() == 0) {
         ++unit;
         continue;
       }
@@ -357,9 +357,9 @@ class CoalescingManager {
     Guard hold(registry_);
     for (std::size_t unit = 0; unit < mapper_.limit();) {
       const BlockWord word = mapper_.load(unit);
-      if (word.is(BlockState::kUsed)) {
+      if (word.is(kUsed)) {
         unit += word.size();
-      } else if (word.is(BlockState::kFree) && !is_unused(unit + word.size())) {
+      } else if (word.is(kFree) && !is_unused(unit + word.size())) {
         // At rest, and its bit is exact (free_index.hpp, (1)), but a vanished
         // thread may have hidden it.
         controller_.index().show(Index::list_of(word.size(), word.dirty()), unit);
@@ -390,7 +390,7 @@ class CoalescingManager {
   }
 
   bool is_unused(std::size_t unit) const {
-    return unit < mapper_.limit() && !mapper_.load(unit).is(BlockState::kUsed);
+    return unit < mapper_.limit() && !mapper_.load(unit).is(kUsed);
   }
 
   // In a fork's child: makes one free block of all from `unit` up to the next block in use, or to
@@ -401,10 +401,10 @@ class CoalescingManager {
     Block whole{unit, 0};
     Block kept{};
     while (!kept && is_unused(whole.end())) {
-      const bool was_free = mapper_.load(whole.end()).is(BlockState::kFree);
+      const bool was_free = mapper_.load(whole.end()).is(kFree);
       const Block block = forget_block(whole.end());
       if (!was_free && keep(block)) {
-        mapper_.mark(block, BlockState::kUsed);
+        mapper_.mark(block, kUsed);
         kept = block;
       } else {
         whole.size += block.size;
@@ -420,15 +420,15 @@ class CoalescingManager {
     const BlockWord word = mapper_.load(unit);
     // A footer where a header belongs is the last unit of a merge that was
     // under way (see the mapper).
-    const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
-    if (word.is(BlockState::kFree)) {
+    const Block block{unit, word.is(kFooter) ? 1 : word.size()};
+    if (word.is(kFree)) {
       controller_.index().erase(Index::list_of(block.size, word.dirty()), unit);
     } else {
       // Its holder may have been about to mark its units dirty, and to put it into any list.
       note_contents(block, true);
       controller_.index().forget(unit);
     }
-    mapper_.mark(block, BlockState::kBusy);
+    mapper_.mark(block, kBusy);
     return block;
   }
 
@@ -472,12 +472,12 @@ class CoalescingManager {
     SPANALLOC_ASSERT(front.size + mine.size + rest.size == taken.block.size);  // mapper.hpp, (3)
     SPANALLOC_ASSERT(controller_.aligned(mine.first, alignment) == mine.first);
     const bool zero = !taken.dirty || !dirty_.any(mine);
-    if (rest) mapper_.mark(rest, BlockState::kBusy);
+    if (rest) mapper_.mark(rest, kBusy);
     if (front) {
-      mapper_.mark(mine, BlockState::kBusy);
-      mapper_.mark(front, BlockState::kBusy);
+      mapper_.mark(mine, kBusy);
+      mapper_.mark(front, kBusy);
     }
-    mapper_.mark(mine, BlockState::kUsed);
+    mapper_.mark(mine, kUsed);
     if (front) publish(front, taken.dirty && may_be_dirty(front), hold);
     if (rest) publish(rest, taken.dirty && may_be_dirty(rest), hold);
     return {mine, zero};
@@ -500,17 +500,16 @@ class CoalescingManager {
   // The paper's coalescing: claims the neighbours that are free now. It only
   // saves a second publication.
   Claimed absorb_neighbours(Claimed own, Guard& hold) {
-    if (const Claimed before = controller_.remove(mapper_.block_before(own.block.first), hold)) {
-      SPANALLOC_ASSERT(before.block.end() == own.block.first);
-      own.block = {before.block.first, before.block.size + own.block.size};
-      own.dirty = own.dirty || before.dirty;
-    }
-    if (const Claimed behind = controller_.remove(mapper_.block_at(own.block.end()), hold)) {
-      SPANALLOC_ASSERT(behind.block.first == own.block.end());
-      own.block.size += behind.block.size;
-      own.dirty = own.dirty || behind.dirty;
-    }
-    return own;
+    own = absorb(own, mapper_.block_before(own.block.first), hold);
+    return absorb(own, mapper_.block_at(own.block.end()), hold);
+  }
+  // What the thread has claimed, together with a neighbour of it, if that can be claimed.
+  Claimed absorb(Claimed own, Block neighbour, Guard& hold) {
+    const Claimed other = controller_.remove(neighbour, hold);
+    if (!other) return own;
+    SPANALLOC_ASSERT(neighbour.end() == own.block.first || own.block.end() == neighbour.first);
+    return {{min_of(own.block.first, neighbour.first), own.block.size + neighbour.size},
+            own.dirty || other.dirty};
   }
 
   // Frees a block that the caller owns, and merges until no free neighbour is in sight.
@@ -524,7 +523,7 @@ class CoalescingManager {
   void merge_again(std::size_t first, Guard& hold) {
     for (;;) {
       const BlockWord word = mapper_.load(first);
-      if (!word.is(BlockState::kFree)) return;
+      if (!word.is(kFree)) return;
       const Block block{first, word.size()};
       const Block before = mapper_.block_before(first);
       const Block behind = mapper_.block_at(block.end());
@@ -540,7 +539,7 @@ class CoalescingManager {
   bool is_free(Block block) const {
     if (!block) return false;
     const BlockWord word = mapper_.load(block.first);
-    return word.is(BlockState::kFree) && word.size() == block.size;
+    return word.is(kFree) && word.size() == block.size;
   }
 
   // Merges two neighbours if both can be claimed, the lower one first. Returns where to look
@@ -549,13 +548,8 @@ class CoalescingManager {
   std::size_t merge(Block lower, Block upper, Guard& hold, std::size_t first) {
     const Claimed low = controller_.remove(lower, hold);
     if (!low) return first;
-    const Claimed up = controller_.remove(upper, hold);
-    if (!up) {
-      controller_.add(lower, low.dirty);
-      return lower.first;
-    }
-    SPANALLOC_ASSERT(lower.end() == upper.first);
-    controller_.add({lower.first, lower.size + upper.size}, low.dirty || up.dirty);
+    const Claimed both = absorb(low, upper, hold);
+    controller_.add(both.block, both.dirty);
     return lower.first;
   }
 
@@ -570,7 +564,7 @@ class CoalescingManager {
            unit = index.find(list, unit + 1, hold)) {
         hold.end();
         const BlockWord word = mapper_.load(unit);
-        if (word.is(BlockState::kFree) && !visit(Block{unit, word.size()})) return;
+        if (word.is(kFree) && !visit(Block{unit, word.size()})) return;
       }
     }
   }

@@ -25,6 +25,8 @@ namespace spanalloc::coalescing {
 /// Lock-free: a compare-and-swap fails only if another operation has claimed or published a block.
 template <class Mapper, class Index = FreeIndex<>>
 class StaticController {
+  using enum BlockState;
+
  public:
   constexpr explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
 
@@ -52,7 +54,7 @@ class StaticController {
     SPANALLOC_ASSERT(block.size != 0 && block.end() <= mapper_.limit());
     index_.insert(Index::list_of(block.size, dirty), block.first);
     if (block.size > 1) mapper_.store(block.end() - 1, BlockWord::footer(block.size));
-    mapper_.mark(block, BlockState::kFree, dirty);
+    mapper_.mark(block, kFree, dirty);
   }
 
   /// Claims exactly `block` if it is free now.
@@ -60,7 +62,7 @@ class StaticController {
   Claimed remove(Block block, Hold& hold) {
     if (!block) return {};
     BlockWord word = mapper_.load(block.first);
-    while (word.is(BlockState::kFree) && word.size() == block.size) {
+    while (word.is(kFree) && word.size() == block.size) {
       if (claim(block.first, word, hold)) return {block, word.dirty()};
     }
     return {};
@@ -93,7 +95,7 @@ class StaticController {
         search == Search::kQuick ? PagesConfig::kQuickTries : PagesConfig::kThoroughTries;
     for (unsigned tries = 0; unit != Index::kNone; unit = index_.find(list, unit + 1, hold)) {
       BlockWord word = mapper_.load(unit);
-      while (word.is(BlockState::kFree) && fits({unit, word.size()}, size, alignment)) {
+      while (word.is(kFree) && fits({unit, word.size()}, size, alignment)) {
         if (claim(unit, word, hold)) return {{unit, word.size()}, word.dirty()};
       }
       if (search != Search::kExhaustive && ++tries == most) break;
@@ -106,7 +108,7 @@ class StaticController {
   template <class Hold>
   bool claim(std::size_t unit, BlockWord& word, Hold& hold) {
     hold.begin();
-    if (!mapper_.exchange_if(unit, word, word.with_state(BlockState::kBusy))) return false;
+    if (!mapper_.exchange_if(unit, word, word.with_state(kBusy))) return false;
     index_.erase(Index::list_of(word.size(), word.dirty()), unit);
     return true;
   }
