@@ -63,8 +63,7 @@ struct ModelPages {
     abandoned_lists.of_class = shown_orphans;
     abandoned_lists.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
     for (const CacheNumber number : {kOrphanage, kOtherOrphanage}) {
-      labs[index_of(number)].abandoned_list = index_of(number) + 1;
-      labs[index_of(number)].abandoned_of_class = shown_orphans;
+      labs[index_of(number)].abandoned.begin(index_of(number), shown_orphans);
     }
   }
 

@@ -115,8 +115,7 @@ class HeapWalker {
         note_list(cache.nearly_full[c], ListId::kNearlyFull, cache.number, out);
         note_list(cache.partial[c], ListId::kPartial, cache.number, out);
         if (!cache.is_abandoned_list() || cache.partial[c].is_empty()) continue;
-        const std::uint64_t shown = heap_.abandoned_lists().of_class[c].load_relaxed();
-        if ((shown >> (cache.abandoned_list - 1) & 1) == 0)
+        if (!cache.abandoned.is_shown(standard::ClassId{c}))
           ++out.broken;  // no thread with another home would find it
       }
     });

@@ -1,5 +1,4 @@
-// Cache records: the part of a thread's cache that other threads may reach, with the lists
-// of its shared spans. A record stays in its table for ever (page_layer.hpp); spans name
+// Cache records: the part of a thread's cache that other threads may reach. A record stays in its table for ever (page_layer.hpp); spans name
 // their owner by its number.
 #pragma once
 
@@ -7,7 +6,6 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
-#include "base/intrusive_list.hpp"
 #include "engines/standard/cached_large_spans.hpp"
 #include "engines/standard/loans.hpp"
 #include "engines/standard/numbers.hpp"
@@ -15,55 +13,11 @@
 #include "engines/standard/remote_batches.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
+#include "engines/standard/span_lists.hpp"
 #include "engines/standard/thread_map.hpp"
 #include "engines/standard/timed_work.hpp"
-#include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
-
-/// The lists of shared spans: changed under the lock only; where a field says so also read
-/// without it. Zero-initialisable.
-template <unsigned kClassCount>
-struct SpanLists {
-  using List = IntrusiveList<SpanNumber>;
-  // Any thread may ask without the lock whether it is empty: a hint.
-  using SharedList = IntrusiveList<SpanNumber, Atomic<SpanNumber>>;
-
-  WakingLock lock;
-  /// 1 when the delayed list may hold something. Any thread may read it: a hint.
-  Atomic<std::uint32_t> has_delayed{0};
-  /// 0: these are a thread's lists. Else they are abandoned list number `abandoned_list` -
-  /// 1 of the heap, for spans of ended threads. Any thread may read it: it is constant
-  /// while a heap has the record.
-  Plain<std::uint32_t> abandoned_list{0};
-  /// In an abandoned list: the heap's AbandonedLists::of_class. As constant as `abandoned_list`.
-  Plain<Atomic<std::uint64_t>*> abandoned_of_class{nullptr};
-  /// In an abandoned list: how many of its spans are `uncounted`. Any thread may read it: a hint.
-  Atomic<std::uint32_t> uncounted{0};
-  List delayed;
-  List full;
-  List nearly_full[kClassCount];
-  SharedList partial[kClassCount];
-  /// Bit c: class c may have nearly full or partial spans; so a thread's end need not look at all
-  /// classes. The owner reads it without the lock, because nobody else sets a bit of its record.
-  static constexpr unsigned kWords = (kClassCount + 63) / 64;
-  Plain<std::uint64_t> classes[kWords];
-
-  bool is_abandoned_list() const { return abandoned_list != 0u; }
-  void note_class(ClassId c) {
-    Plain<std::uint64_t>& word = classes[index_of(c) / 64];
-    word = word | std::uint64_t{1} << index_of(c) % 64;
-  }
-  void forget() {
-    has_delayed.store_relaxed(0);
-    uncounted.store_relaxed(0);
-    delayed.forget();
-    full.forget();
-    for (List& list : nearly_full) list.forget();
-    for (SharedList& list : partial) list.forget();
-    for (Plain<std::uint64_t>& word : classes) word = 0;
-  }
-};
 
 /// Fields marked "owner" are read and written by the record's thread only. The thread has its
 /// current spans in its own memory, too (thread_cache.hpp).

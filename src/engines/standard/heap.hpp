@@ -546,14 +546,13 @@ class Heap {
     // As many as threads can end at once on this machine, so that they do not wait for each other.
     // Those that were made before a refusal serve the next try.
     const std::uint32_t wanted =
-        1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedLists::kMost));
+        1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedList::kMost));
     for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
       CacheRecord* cache = pages_.caches.take(number_);
       if (cache == nullptr) return false;
       {
         LockGuard cache_guard(cache->lock);
-        cache->abandoned_of_class = abandoned_lists_.of_class;
-        cache->abandoned_list = abandoned_lists_made_ + 1;
+        cache->abandoned.begin(abandoned_lists_made_, abandoned_lists_.of_class);
       }
       abandoned_lists_.numbers[abandoned_lists_made_] = cache->number;
     }
@@ -572,7 +571,7 @@ class Heap {
   template <class F>
   void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, F f) {
     const std::size_t count = index_of(pages_.caches.end());
-    const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
+    const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedList::kMost);
     std::uint32_t looked_at = 0;
     for (std::size_t i = 0; i < steps && looked_at < at_most; ++i) {
       const CacheNumber number{static_cast<std::uint32_t>(next++ % count)};
@@ -602,7 +601,7 @@ class Heap {
       {
         LockGuard guard(cache.lock);
         if (!is_of_this_heap(cache)) return;
-        cache.abandoned_list = 0;
+        cache.abandoned.end();
       }
       pages_.maps.clear(cache);
       pages_.caches.give_back(&cache);  // it was not idle, and so ours until here

@@ -1,5 +1,5 @@
 // How a span moves between the lists of caches, its owners and its heap. The words of span_word.hpp
-// decide; this file adds the lists (span_placement.hpp), which the lock of the owning cache guards.
+// decide; this file adds the lists (span_lists.hpp), which the lock of the owning cache guards.
 //
 // Nothing here puts a span into the pool. A call that makes a span free gives it
 // to its caller, on no list.
@@ -33,7 +33,7 @@
 #include "base/assert.hpp"
 #include "base/compiler.hpp"
 #include "engines/standard/span.hpp"
-#include "engines/standard/span_placement.hpp"
+#include "engines/standard/span_lists.hpp"
 #include "engines/standard/span_repair.hpp"
 #include "engines/standard/span_word.hpp"
 #include "sync/spin_lock.hpp"
@@ -198,9 +198,8 @@ class SpanProtocol : public SpanRepair<Pages> {
       if (const OwnedSpan owned = take_partial(pages_.cache(home), c, me)) return owned;
     }
     // The bit of its own list is left to others: the next thread that ends here would set it again.
-    const auto home_bit = static_cast<unsigned>(pages_.cache(home).abandoned_list - 1);
-    Atomic<std::uint64_t>& abandoned = abandoned_lists.of_class[index_of(c)];
-    std::uint64_t holders = abandoned.load_relaxed();
+    const unsigned home_bit = pages_.cache(home).abandoned.number();
+    std::uint64_t holders = abandoned_lists.of_class[index_of(c)].load_relaxed();
     if (!wait) holders &= ~(std::uint64_t{1} << home_bit);
     for (holders = std::rotr(holders, static_cast<int>(home_bit)); holders != 0;
          holders &= holders - 1) {
@@ -213,10 +212,7 @@ class SpanProtocol : public SpanRepair<Pages> {
         continue;
       }
       const OwnedSpan owned = take_partial(abandoned_list, c, me);
-      if (abandoned_list.partial[index_of(c)].is_empty()) {
-        // Relaxed, as where it is set: nothing but the way to the list is read from it.
-        abandoned.fetch_and_relaxed(~(std::uint64_t{1} << bit));
-      }
+      if (abandoned_list.partial[index_of(c)].is_empty()) abandoned_list.abandoned.hide(c);
       Base::unlock_cache(abandoned_list);
       if (owned) return owned;
     }
@@ -329,15 +325,10 @@ class SpanProtocol : public SpanRepair<Pages> {
  private:
   // Whether the lists of a cache whose thread has ended hold only spans that wait
   // for their claimers (I2).
-  bool only_claimed_are_left(const Lists& cache) {
+  bool only_claimed_are_left(Lists& cache) {
     bool all = true;
-    const auto check = [&](SpanRef span) {
-      all = all && span->load_word().state() == SpanState::kFree;
-    };
-    for_each_on(cache.delayed, check);
-    for_each_on(cache.full, check);
-    for (const auto& list : cache.nearly_full) for_each_on(list, check);
-    for (const auto& list : cache.partial) for_each_on(list, check);
+    Base::for_each_listed(
+        cache, [&](SpanRef span) { all = all && span->load_word().state() == SpanState::kFree; });
     return all;
   }
 

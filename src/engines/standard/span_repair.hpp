@@ -10,7 +10,7 @@
 
 #include "base/assert.hpp"
 #include "base/compiler.hpp"
-#include "engines/standard/span_placement.hpp"
+#include "engines/standard/span_lists.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
@@ -114,14 +114,10 @@ class SpanRepair : public SpanPlacement<Pages> {
   /// claimed them have vanished.
   SPANALLOC_COLD void unlink_claimed(CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
-    const auto unlink_if_free = [&](SpanRef span) {
-      if (span->word.load_acquire().state() == SpanState::kFree) unlink(cache, span);
-    };
     CacheGuard guard(*this, owner);
-    Base::for_each_on(cache.delayed, unlink_if_free);
-    Base::for_each_on(cache.full, unlink_if_free);
-    for (const auto& list : cache.nearly_full) Base::for_each_on(list, unlink_if_free);
-    for (const auto& list : cache.partial) Base::for_each_on(list, unlink_if_free);
+    Base::for_each_listed(cache, [&](SpanRef span) {
+      if (span->word.load_acquire().state() == SpanState::kFree) unlink(cache, span);
+    });
   }
 
   /// The caller holds the lock of `owner`, whose last holder vanished. Makes the lists of

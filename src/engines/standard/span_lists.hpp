@@ -1,4 +1,5 @@
-// On which list of its owner a shared span is, and how it gets there and off again.
+// The lists of shared spans: on which list of its owner a span is, and how it gets there and off
+// again.
 //
 //   delayed       another thread has freed a block: the owner must collect
 //   nearly full   few of its blocks are free
@@ -9,11 +10,14 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "base/assert.hpp"
-#include "engines/standard/cache_record.hpp"
+#include "base/atomic.hpp"
+#include "base/intrusive_list.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/span_word.hpp"
+#include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
 
@@ -28,12 +32,40 @@ struct SpanChain {
   bool has_nothing() const { return first == SpanNumber::kNone && damaged == SpanNumber::kNone; }
 };
 
-/// A heap's abandoned lists: cache records without a thread, which own the spans of ended threads.
-/// There are as many as threads can end at once on this machine, at most 64.
-struct AbandonedLists {
+/// Makes the lists of a cache record an abandoned list of a heap: one without a thread, which owns
+/// spans of ended threads. Each such list has a number, and a bit in the heap's words of classes.
+class AbandonedList {
+ public:
   static constexpr unsigned kMost = 64;
 
-  CacheNumber numbers[kMost] = {};  ///< constant once the heap has a cache
+  /// `of_class`: AbandonedLists::of_class.
+  void begin(std::uint32_t number, Atomic<std::uint64_t>* of_class) {
+    of_class_ = of_class;
+    place_ = number + 1;
+  }
+  void end() { place_ = 0; }
+  bool is_one() const { return place_ != 0u; }
+  unsigned number() const { return place_ - 1; }
+
+  /// Whether threads see that the list may have a partial span of class c.
+  bool is_shown(ClassId c) const { return (of_class_[index_of(c)].load_relaxed() & bit()) != 0; }
+  /// Looks first: mostly the bit is set, and the cache line stays shared. Relaxed, here and where it
+  /// is cleared: the bit only says where to look, and the lock orders it with the list (I5).
+  void show(ClassId c) const {
+    if (!is_shown(c)) of_class_[index_of(c)].fetch_or_relaxed(bit());
+  }
+  void hide(ClassId c) const { of_class_[index_of(c)].fetch_and_relaxed(~bit()); }
+
+ private:
+  std::uint64_t bit() const { return std::uint64_t{1} << number(); }
+
+  Plain<std::uint32_t> place_{0};  // its number and one; 0: these are a thread's lists
+  Plain<Atomic<std::uint64_t>*> of_class_{nullptr};
+};
+
+/// A heap's abandoned lists. There are as many as threads can end at once on this machine.
+struct AbandonedLists {
+  CacheNumber numbers[AbandonedList::kMost] = {};  ///< constant once the heap has a cache
   /// Constant once the heap has a cache: the number of lists, 2^n, less one
   std::uint32_t mask = 0;
   /// By class; bit n: abandoned list numbers[n] may have a partial span. Apart from the members
@@ -42,6 +74,64 @@ struct AbandonedLists {
 
   /// Where a cache leaves its spans when its thread ends.
   CacheNumber home_of(CacheNumber cache) const { return numbers[index_of(cache) & mask]; }
+};
+
+/// The lists of shared spans: changed under the lock only; where a field says so also read
+/// without it. Zero-initialisable.
+template <unsigned kClassCount>
+struct SpanLists {
+  using List = IntrusiveList<SpanNumber>;
+  // Any thread may ask without the lock whether it is empty: a hint.
+  using SharedList = IntrusiveList<SpanNumber, Atomic<SpanNumber>>;
+
+  WakingLock lock;
+  /// 1 when the delayed list may hold something. Any thread may read it: a hint.
+  Atomic<std::uint32_t> has_delayed{0};
+  /// Any thread may read it: it is constant while a heap has the record.
+  AbandonedList abandoned;
+  /// In an abandoned list: how many of its spans are `uncounted`. Any thread may read it: a hint.
+  Atomic<std::uint32_t> uncounted{0};
+  List delayed;
+  List full;
+  List nearly_full[kClassCount];
+  SharedList partial[kClassCount];
+  /// Bit c: class c may have nearly full or partial spans; so a thread's end need not look at all
+  /// classes. The owner reads it without the lock, because nobody else sets a bit of its record.
+  static constexpr unsigned kWords = (kClassCount + 63) / 64;
+  Plain<std::uint64_t> classes[kWords];
+
+  bool is_abandoned_list() const { return abandoned.is_one(); }
+  /// Calls f(list) for the list of that name.
+  template <class F>
+  void with_list(ListId list, ClassId c, F&& f) {
+    switch (list) {
+      case ListId::kPartial:
+        return f(partial[index_of(c)]);
+      case ListId::kNearlyFull:
+        return f(nearly_full[index_of(c)]);
+      case ListId::kFull:
+        return f(full);
+      default:
+        return f(delayed);
+    }
+  }
+  template <class F>
+  void for_each_list(F&& f) {
+    f(delayed);
+    f(full);
+    for (List& list : nearly_full) f(list);
+    for (SharedList& list : partial) f(list);
+  }
+  void note_class(ClassId c) {
+    Plain<std::uint64_t>& word = classes[index_of(c) / 64];
+    word = word | std::uint64_t{1} << index_of(c) % 64;
+  }
+  void forget() {
+    has_delayed.store_relaxed(0);
+    uncounted.store_relaxed(0);
+    for_each_list([](auto& list) { list.forget(); });
+    for (Plain<std::uint64_t>& word : classes) word = 0;
+  }
 };
 
 /// What `Pages` must offer (page_layer.hpp; in models a few spans):
@@ -71,7 +161,7 @@ class SpanPlacement {
     if (word.outstanding() <= limit || span->uncounted) {
       span->expect_frees(word.outstanding());
       push(cache, span, ListId::kPartial);
-      if (is_abandoned) show_abandoned(cache, c);
+      if (is_abandoned) cache.abandoned.show(c);
     } else {
       span->expect_frees(word.outstanding() - limit);
       push(cache, span, ListId::kNearlyFull);
@@ -89,14 +179,14 @@ class SpanPlacement {
     SPANALLOC_ASSERT(span->list == ListId::kNone);  // I1: on one list at most
     span->list = list;
     const ClassId c = span->class_id();
-    with_list(cache, list, c, [&](auto& the_list) { the_list.push_front(span.number, links()); });
+    cache.with_list(list, c, [&](auto& the_list) { the_list.push_front(span.number, links()); });
     if (list == ListId::kPartial || list == ListId::kNearlyFull) cache.note_class(c);
   }
 
   void unlink(Lists& cache, SpanRef span) {
     SPANALLOC_ASSERT(may_change(cache) && span->list != ListId::kNone);
-    with_list(cache, span->list, span->class_id(),
-              [&](auto& the_list) { the_list.remove(span.number, links()); });
+    cache.with_list(span->list, span->class_id(),
+                    [&](auto& the_list) { the_list.remove(span.number, links()); });
     span->list = ListId::kNone;
   }
 
@@ -108,6 +198,11 @@ class SpanPlacement {
       number = span->next;
       f(span);
     }
+  }
+
+  template <class F>
+  void for_each_listed(Lists& cache, F f) {
+    cache.for_each_list([&](auto& list) { for_each_on(list, f); });
   }
 
   void chain(SpanChain& chain, SpanRef span) {
@@ -130,43 +225,16 @@ class SpanPlacement {
     return cache.lock.is_mine() || cache.lock.owner_died();
   }
 
-  // Looks first: mostly the bit is set, and the cache line stays shared. Relaxed: the bit only says
-  // where to look, and the lock orders it with the list (I5).
-  void show_abandoned(const Lists& cache, ClassId c) {
-    const std::uint64_t bit = std::uint64_t{1} << (cache.abandoned_list - 1);
-    Atomic<std::uint64_t>& abandoned = cache.abandoned_of_class[index_of(c)];
-    if ((abandoned.load_relaxed() & bit) == 0) abandoned.fetch_or_relaxed(bit);
-  }
   // I5, of an abandoned list whose lock the calling thread holds.
   bool abandoned_are_shown(const Lists& cache) const {
     if (!cache.is_abandoned_list()) return true;
-    unsigned c = 0;
-    for (const auto& list : cache.partial) {
-      const bool shown =
-          list.is_empty() ||
-          (cache.abandoned_of_class[c].load_relaxed() >> (cache.abandoned_list - 1) & 1) != 0;
-      if (!shown) return false;
-      ++c;
+    for (unsigned c = 0; c < std::size(cache.partial); ++c) {
+      if (!cache.partial[c].is_empty() && !cache.abandoned.is_shown(ClassId{c})) return false;
     }
     return true;
   }
 
   Pages& pages_;
-
- private:
-  template <class F>
-  static void with_list(Lists& cache, ListId list, ClassId c, F f) {
-    switch (list) {
-      case ListId::kPartial:
-        return f(cache.partial[index_of(c)]);
-      case ListId::kNearlyFull:
-        return f(cache.nearly_full[index_of(c)]);
-      case ListId::kFull:
-        return f(cache.full);
-      default:
-        return f(cache.delayed);
-    }
-  }
 };
 
 }  // namespace spanalloc::standard
