@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the order of the folders: lint_layers.py SOURCE_TREE.
 
-A file in src/ may include only from its own folder and from those above it in the list below. Besides: system
-calls are made in os/ only, and std::atomic stands behind base/atomic.hpp only.
+A file in src/ may include only from its own folder and from those above it in the list below, and no file that
+includes it. Besides: system calls are made in os/ only, and std::atomic stands behind base/atomic.hpp only.
 """
 
 import pathlib
@@ -66,6 +66,30 @@ def check_file(source, layer, path):
     return found
 
 
+def circles(source):
+    """[(path, line, text)] of the includes that lead back to their own file."""
+    root = source / "src"
+    includes = {}  # file: {included file: line}
+    for path in root.rglob("*.hpp"):
+        text = without_comments(path.read_text(encoding="utf-8"))
+        includes[path.relative_to(root).as_posix()] = {
+            match.group(2): text.count("\n", 0, match.start(2)) + 1
+            for match in INCLUDE.finditer(text) if match.group(1) == '"'
+        }
+    behind = {}  # file: all that it includes, and what that includes
+    for name in includes:
+        behind[name], due = set(), [name]
+        while due:
+            new = set(includes.get(due.pop(), ())) - behind[name]
+            behind[name] |= new
+            due += new
+    return [
+        (root / name, line, f"includes {other}, which includes it")
+        for name in sorted(includes) for other, line in includes[name].items()
+        if name == other or name in behind.get(other, ())
+    ]
+
+
 def main():
     source = pathlib.Path(sys.argv[1])
     failures = files = 0
@@ -81,6 +105,9 @@ def main():
             for line, text in problems:
                 print(f"{path}:{line}: {text}")
                 failures += 1
+    for path, line, text in circles(source):
+        print(f"{path}:{line}: {text}")
+        failures += 1
     print(f"{files} files, {failures} violations")
     return 1 if failures or files == 0 else 0
 

@@ -50,6 +50,14 @@ class LayersTest(unittest.TestCase):
     def test_include_without_folder_fails(self):
         self.assertEqual(self.lint(src__base__a='#include "b.hpp"', src__base__b="").returncode, 1)
 
+    def test_includes_in_a_circle_fail(self):
+        run = self.lint(src__base__a='#include "base/b.hpp"', src__base__b='\n#include "base/c.hpp"',
+                        src__base__c='#include "base/a.hpp"', src__os__x='#include "base/a.hpp"')
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("b.hpp:2: includes base/c.hpp, which includes it", run.stdout)
+        self.assertNotIn("x.hpp", run.stdout)
+        self.assertEqual(self.lint(src__base__a='#include "base/a.hpp"').returncode, 1)
+
     def test_system_call_outside_os_fails(self):
         self.assertEqual(self.lint(src__sync__x="long f() { return syscall(1); }").returncode, 1)
         self.assertEqual(self.lint(src__sync__x="#include <sys/mman.h>").returncode, 1)
