@@ -500,16 +500,17 @@ class CoalescingManager {
   // The paper's coalescing: claims the neighbours that are free now. It only
   // saves a second publication.
   Claimed absorb_neighbours(Claimed own, Guard& hold) {
-    own = absorb(own, mapper_.block_before(own.block.first), hold);
-    return absorb(own, mapper_.block_at(own.block.end()), hold);
+    const Block before = mapper_.block_before(own.block.first);
+    own = absorb(own, before, before.first, hold);
+    return absorb(own, mapper_.block_at(own.block.end()), own.block.first, hold);
   }
-  // What the thread has claimed, together with a neighbour of it, if that can be claimed.
-  Claimed absorb(Claimed own, Block neighbour, Guard& hold) {
+  // What the thread has claimed, together with a neighbour of it, if that can be claimed: one block
+  // from `first` on.
+  SPANALLOC_INLINE Claimed absorb(Claimed own, Block neighbour, std::size_t first, Guard& hold) {
     const Claimed other = controller_.remove(neighbour, hold);
     if (!other) return own;
     SPANALLOC_ASSERT(neighbour.end() == own.block.first || own.block.end() == neighbour.first);
-    return {{min_of(own.block.first, neighbour.first), own.block.size + neighbour.size},
-            own.dirty || other.dirty};
+    return {{first, own.block.size + neighbour.size}, own.dirty || other.dirty};
   }
 
   // Frees a block that the caller owns, and merges until no free neighbour is in sight.
@@ -548,8 +549,12 @@ class CoalescingManager {
   std::size_t merge(Block lower, Block upper, Guard& hold, std::size_t first) {
     const Claimed low = controller_.remove(lower, hold);
     if (!low) return first;
-    const Claimed both = absorb(low, upper, hold);
-    controller_.add(both.block, both.dirty);
+    const Claimed up = controller_.remove(upper, hold);
+    if (!up) {
+      controller_.add(lower, low.dirty);
+      return lower.first;
+    }
+    controller_.add({lower.first, lower.size + upper.size}, low.dirty || up.dirty);
     return lower.first;
   }
 
