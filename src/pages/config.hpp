@@ -90,6 +90,12 @@ struct PagesConfig {
   static constexpr std::uint32_t kOftenTakenBack = 4096;
   static constexpr std::size_t kTakenBackAtOnce = 32;
 
+  // --- Dirty memory (dirty_bound.hpp) ---
+
+  /// What may be dirty whatever is live, and what regret adds at most.
+  static constexpr std::size_t kDirtyAlways = 32 * kMiB;
+  static constexpr std::size_t kMostRegretted = 256 * kMiB;
+
   // --- Others ---
 
   /// Places of a large range that are looked at for contents, in turn another page of each.

@@ -22,7 +22,7 @@
 #include <cstddef>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "pages/config.hpp"
 
 namespace spanalloc {
 
@@ -30,8 +30,8 @@ namespace spanalloc {
 template <std::size_t kSlice>
 class DirtyBound {
  public:
-  static constexpr std::size_t kAlways = 32 * kMiB / kSlice;
-  static constexpr std::size_t kMostRegretted = 256 * kMiB / kSlice;
+  static constexpr std::size_t kAlways = PagesConfig::kDirtyAlways / kSlice;
+  static constexpr std::size_t kMostRegretted = PagesConfig::kMostRegretted / kSlice;
 
   /// `dirty` of the slices were dirty.
   void taken(std::size_t slices, std::size_t dirty) {

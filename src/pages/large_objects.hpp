@@ -102,21 +102,14 @@ class LargeObjects {
 
   /// The object's bytes from `p` on; 0: `p` is not exactly the address of an object.
   std::size_t usable_size(const void* p) {
-    Guard guard(*this);
-    const Slot* slot = find(address_of(p));
-    return slot == nullptr ? 0 : Entry{address_of(p), slot->packed}.usable();
+    return look_at(p, [](const Entry& object) { return object.usable(); });
   }
   bool has(const void* p, unsigned owner) {
-    Guard guard(*this);
-    const Slot* slot = find(address_of(p));
-    return slot != nullptr && Entry{address_of(p), slot->packed}.owner() == owner;
+    return look_at(p, [=](const Entry& object) { return object.owner() == owner; });
   }
-
   /// Whether the object has ever been made smaller.
   bool was_larger(const void* p) {
-    Guard guard(*this);
-    const Slot* slot = find(address_of(p));
-    return slot != nullptr && Entry{address_of(p), slot->packed}.was_larger();
+    return look_at(p, [](const Entry& object) { return object.was_larger(); });
   }
 
   /// Makes the object at `p` at least `size` bytes large, in place or by moving its
@@ -155,12 +148,8 @@ class LargeObjects {
     Guard guard(*this);
     Table* table = table_.load_relaxed();
     if (table == nullptr) return;
-    for (std::size_t i = 0; i < table->capacity; ++i) {
-      Slot& slot = (*table)[i];
-      if (!slot.is_live()) continue;
-      const Entry entry{slot.address.load_relaxed(), slot.packed};
-      Calls::release(entry.mapping(), entry.bytes());
-    }
+    for_each_in(table,
+                [](const Entry& object) { Calls::release(object.mapping(), object.bytes()); });
     table_.store_relaxed(nullptr);
     Calls::release(table, table->bytes());
     ++tables_;  // replace() must not find the number that it saw
@@ -194,14 +183,11 @@ class LargeObjects {
   SPANALLOC_COLD LargeObjectStatistics statistics_of(unsigned owner) {
     LargeObjectStatistics sum;
     Guard guard(*this);
-    Table* table = table_.load_relaxed();
-    for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
-      const Slot& slot = (*table)[i];
-      const Entry entry{slot.address.load_relaxed(), slot.packed};
-      if (!slot.is_live() || entry.owner() != owner) continue;
-      sum.bytes += entry.bytes();
+    for_each_in(table_.load_relaxed(), [&](const Entry& object) {
+      if (object.owner() != owner) return;
+      sum.bytes += object.bytes();
       ++sum.objects;
-    }
+    });
     return sum;
   }
 
@@ -292,12 +278,26 @@ class LargeObjects {
     generation_ = SpinLock::generation();
     promised_ = entries_ = tombstones_ = bytes_ = 0;
     Table* table = table_.load_relaxed();
-    for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
-      Slot& slot = (*table)[i];
-      tombstones_ += slot.address.load_relaxed() == kTombstone;
-      if (!slot.is_live()) continue;
+    for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i)
+      tombstones_ += (*table)[i].address.load_relaxed() == kTombstone;
+    for_each_in(table, [this](const Entry& object) {
       ++entries_;
-      bytes_ += Entry{0, slot.packed}.bytes();
+      bytes_ += object.bytes();
+    });
+  }
+
+  // f(entry) of the object that begins at p, under the lock; nothing if none does.
+  template <class F>
+  auto look_at(const void* p, F f) -> decltype(f(Entry{})) {
+    Guard guard(*this);
+    const Slot* slot = find(address_of(p));
+    return slot == nullptr ? decltype(f(Entry{})){} : f(Entry{address_of(p), slot->packed});
+  }
+  template <class F>
+  static void for_each_in(Table* table, F f) {
+    for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
+      const Slot& slot = (*table)[i];
+      if (slot.is_live()) f(Entry{slot.address.load_relaxed(), slot.packed});
     }
   }
 
@@ -398,10 +398,7 @@ class LargeObjects {
       Guard guard(*this);
       if (tables_ == seen) {
         retired = table_.load_relaxed();
-        for (std::size_t i = 0; retired != nullptr && i < retired->capacity; ++i) {
-          Slot& slot = (*retired)[i];
-          if (slot.is_live()) place(*fresh, {slot.address.load_relaxed(), slot.packed});
-        }
+        for_each_in(retired, [fresh](const Entry& object) { place(*fresh, object); });
         table_.store_release(fresh);  // release: (3)
         tombstones_ = 0;
         ++tables_;

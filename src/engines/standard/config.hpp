@@ -118,6 +118,22 @@ struct Standard {
   /// memory counts for more than time (large_habits.hpp).
   static constexpr std::size_t kLookAtLeast = 8 * kMiB;
   static constexpr std::size_t kGiant = 32 * kMiB;
+  // In 256ths of a block in use: looks that differ by less may have found the same; from there on
+  // clearing takes less time than the page faults after a purge.
+  static constexpr std::size_t kScatter = 8;
+  static constexpr std::size_t kQuickerCleared = 10;
+  // The clearing that purges, whatever the look says.
+  static constexpr unsigned kClearings = 64;
+  static constexpr unsigned kGiantClearings = 16;
+  // After so many giant blocks of zeroes in a row so many are not looked at.
+  static constexpr std::uint32_t kZeroesInARow = 8;
+  static constexpr std::uint32_t kZeroesUnseen = 63;
+  // Idle memory around large blocks (slack_bound.hpp): how much there may be, and the credit with
+  // which more is given back.
+  static constexpr std::size_t kSlackAlways = 4 * kMiB;
+  static constexpr std::size_t kSlackPartOfLive = 16;
+  static constexpr std::size_t kSlackPerMs = 32 * kKiB;
+  static constexpr std::size_t kSlackByTime = 32 * kMiB;
 
   // --- What a thread keeps, and when it looks ----------------------------------------------------
   /// Blocks of a page and more that are carved at a time where that costs no page fault.

@@ -82,7 +82,7 @@ class Heap {
       drain();
     }
     // Before the spans go to other heaps, because a fork's child takes the lists for true.
-    pages_.caches.for_each([this](CacheRecord& cache) { forget_lists(cache); });
+    forget_lists();
     // Spans in use are told by their words. (A free span's record may be another heap's by
     // now.) The word is read first, with acquire: a heap that begins to use a record writes its
     // number there before the word.
@@ -94,22 +94,14 @@ class Heap {
       poison(pages_.address(span.number), slices << Config::kSliceBits);
       pages_.give(span);
     });
-    pages_.outside.free_all_of(index_of(number_));
-    // After the spans: while a span names a cache, nobody else may have the cache.
-    return_caches();
-    exit_key.remove();
-    LockGuard guard(pages_.memory_return.purge_lock);
-    pages_.heaps.leave(number_);
+    end();
   }
   /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a
   /// vanished thread, or undoes a start, which is made anew.
   void leave_if_not_started() {
     if (is_started()) return;
-    pages_.caches.for_each([this](CacheRecord& cache) { forget_lists(cache); });
-    pages_.outside.free_all_of(index_of(number_));
-    return_caches();
-    exit_key.remove();
-    pages_.heaps.leave(number_);
+    forget_lists();
+    end();
   }
   /// Called by the page layer, before anybody finds the heap there.
   void take_place(HeapNumber number, HeapStorage<Config>& storage) {
@@ -413,7 +405,7 @@ class Heap {
       for (; count != 0; --count) {
         const SpanNumber number = first;
         first = Pool::Stacks::next_of(number, links);
-        pool_single(pages_.span(number), shard);
+        pool_intact(pages_.span(number), shard);
       }
     };
     const auto slices_of = [](const Span& span) {
@@ -422,7 +414,7 @@ class Heap {
     cache.large_spans.let_go_of_older(slices_of, [&](Span& record) {
       const SpanRef span = cached_of_record(record);
       const ClassInfo& info = Classes::info(span->class_id());
-      if (pages_.slices_of(span).count != info.slices) return pool_single(span, shard);
+      if (pages_.slices_of(span).count != info.slices) return pool_intact(span, shard);
       if (count != 0 && of->pool_row != info.pool_row) put_all();
       of = &info;
       if (count++ == 0) last = span.number;
@@ -434,7 +426,7 @@ class Heap {
   /// A span for class `c` of one block, from the shard's own stacks only. The calling
   /// thread's cache gets more spans of that class at once, up to half of what it may have.
   /// None: the stacks are empty.
-  FreshSpan take_pooled_singles(ClassId c, CacheRecord& cache, unsigned shard) {
+  FreshSpan take_pooled_large(ClassId c, CacheRecord& cache, unsigned shard) {
     const ClassInfo& info = Classes::info(c);
     SPANALLOC_ASSERT(Classes::has_one_block(c));
     FreshSpan first;
@@ -447,7 +439,7 @@ class Heap {
       } else if (span->class_id() != c || !cache.large_spans.add(*span.record, info.slices)) {
         // No decay epoch, which may end in a report: the caller already has `first`.
         if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) {
-          pool_single(first.span, shard);
+          pool_intact(first.span, shard);
           block_in_use(block);
         }
         return first;
@@ -587,15 +579,19 @@ class Heap {
   bool is_of_another_heap(const CacheRecord& cache) const {
     return cache.heap.load_relaxed() != number_;
   }
-  void forget_lists(CacheRecord& cache) {
-    if (is_of_another_heap(cache)) return;
-    LockGuard guard(cache.lock);
-    if (!is_of_this_heap(cache)) return;
-    cache.forget();
-    cache.forget_thread();
-    cache.large_spans.forget();
+  void forget_lists() {
+    pages_.caches.for_each([this](CacheRecord& cache) {
+      if (is_of_another_heap(cache)) return;
+      LockGuard guard(cache.lock);
+      if (!is_of_this_heap(cache)) return;
+      cache.forget();
+      cache.forget_thread();
+      cache.large_spans.forget();
+    });
   }
-  void return_caches() {
+  // After the spans: while a span names a cache, nobody else may have the cache.
+  void end() {
+    pages_.outside.free_all_of(index_of(number_));
     pages_.caches.for_each([this](CacheRecord& cache) {
       if (is_of_another_heap(cache)) return;
       {
@@ -606,6 +602,9 @@ class Heap {
       pages_.maps.clear(cache);
       pages_.caches.give_back(&cache);  // it was not idle, and so ours until here
     });
+    exit_key.remove();
+    LockGuard guard(pages_.memory_return.purge_lock);
+    pages_.heaps.leave(number_);
   }
   FreshSpan as_fresh(const typename Arena::Taken& taken) {
     if (taken.first == 0) return {};
@@ -724,7 +723,7 @@ class Heap {
     return nullptr;
   }
   // For an intact span of one block, when the caller must not come to a decay epoch.
-  void pool_single(SpanRef span, unsigned shard) {
+  void pool_intact(SpanRef span, unsigned shard) {
     const InUse none = pool_or_retire(span, shard);
     SPANALLOC_ASSERT(none == nullptr);
     (void)none;

@@ -64,7 +64,7 @@ struct LargeBlocks {
     }
     FreshSpan fresh;
     if (SPANALLOC_LIKELY(thread.cache != nullptr))
-      fresh = thread.heap->take_pooled_singles(c, *thread.cache, thread.shard());
+      fresh = thread.heap->take_pooled_large(c, *thread.cache, thread.shard());
     if (!fresh) fresh = Refill<Config>::take_span(thread, c);
     return fresh ? hand_out(thread, fresh, c, request, fill) : nullptr;
   }

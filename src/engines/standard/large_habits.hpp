@@ -12,15 +12,16 @@
 // So one sparse block stays, and its look is remembered. While the next ones show no more, they
 // stay, and only every 2nd, 4th, 8th ... 32nd is looked at. Once a look shows more, that block's
 // pages are purged, and those of the next 1, 2, 4 ... 64 sparse blocks, before one may stay again.
-// No huge sparse block stays, because it may have much in memory; but the program may have written
-// zeroes. If looks found only zeroes eight times in a row, huge blocks stay, and every 64th is
-// looked at: so a program that fills them with zeroes has page faults for the first few only.
+// No giant sparse block (32 MiB and more) stays, because it may have much in memory; but the program
+// may have written zeroes. If looks found only zeroes eight times in a row, giant blocks stay, and
+// every 64th is looked at: so a program that fills them with zeroes has page faults for the first
+// few only.
 //
 // Clearing brings a whole block into memory; no later look can tell whether the program needs more
 // than a word of it. So the 64th clearing purges, whatever the look says. That is in vain if so
 // much comes back that clearing would have taken less time; then the next try is 128, 256 ... 1024
 // clearings later. (A page fault after a purge takes as long as clearing fifteen pages or more. For
-// huge blocks memory counts, not time: every 16th clearing tries, and it is in vain only if a
+// giant blocks memory counts, not time: every 16th clearing tries, and it is in vain only if a
 // quarter or more comes back. There each look takes the page faults of its sample where nothing is
 // used. So once eight in a row held nothing, only every 64th is looked at; the others are purged
 // unseen, until a freed block holds something.)
@@ -30,6 +31,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
+#include "engines/standard/config.hpp"
 
 namespace spanalloc::standard {
 
@@ -41,11 +43,11 @@ class LargeHabits {
   /// The look at which a block counts as used.
   static constexpr std::size_t kUsed = 64;
 
-  constexpr explicit LargeHabits(std::size_t huge) : huge_(huge) {}
+  constexpr explicit LargeHabits(std::size_t giant) : giant_(giant) {}
 
   /// Before a block is freed. False: it stays, whatever a look would find.
   bool wants_look(std::size_t slices) {
-    if (slices >= huge_) return zeroes_[place_of(slices)].wants_look();
+    if (slices >= giant_) return zeroes_[place_of(slices)].wants_look();
     Word& word = freed_[place_of(slices)];
     Freed habit = Freed::from(word.load_relaxed());
     if (habit.unseen == 0) return true;
@@ -56,7 +58,7 @@ class LargeHabits {
   /// After that look. True: purge the block's pages.
   bool gives_back(std::size_t slices, std::size_t look) {
     const bool sparse = look < kUsed;
-    if (slices >= huge_) {
+    if (slices >= giant_) {
       if (look != 0) cleared_zeroes_[place_of(slices)].end();
       return sparse && !zeroes_[place_of(slices)].stay(look);
     }
@@ -68,7 +70,7 @@ class LargeHabits {
       goes = true;
     } else if (habit.base == 0) {
       if (sparse) habit.base = static_cast<unsigned>(look) + 1;
-    } else if (!sparse || look > 2 * (habit.base - 1) + kScatter) {
+    } else if (!sparse || look > 2 * (habit.base - 1) + Standard::kScatter) {
       habit = {.regrets = habit.regrets, .to_go = 1u << habit.regrets};
       if (habit.regrets != kMostRegrets) ++habit.regrets;
       goes = true;
@@ -83,37 +85,33 @@ class LargeHabits {
 
   /// Before a block is cleared. False: purge it, whatever a look would find.
   bool wants_look_to_clear(std::size_t slices) {
-    return slices < huge_ || cleared_zeroes_[place_of(slices)].wants_look();
+    return slices < giant_ || cleared_zeroes_[place_of(slices)].wants_look();
   }
   /// After that look. True: purge the block's pages.
   bool clears_by_purging(std::size_t slices, std::size_t look) {
-    if (slices >= huge_) (void)cleared_zeroes_[place_of(slices)].stay(look);
+    if (slices >= giant_) (void)cleared_zeroes_[place_of(slices)].stay(look);
     Word& word = cleared_[place_of(slices)];
     Cleared habit = Cleared::from(word.load_relaxed());
-    const bool huge = slices >= huge_;
-    const bool in_vain = look >= (huge ? kUsed : kQuickerCleared);
+    const bool giant = slices >= giant_;
+    const bool in_vain = look >= (giant ? kUsed : Standard::kQuickerCleared);
     if (habit.tried && in_vain && habit.patience != kMostPatience) ++habit.patience;
-    habit.tried = in_vain && ++habit.since >= (huge ? kHugeClearings : kClearings)
-                                                  << habit.patience;
+    habit.tried =
+        in_vain && ++habit.since >= (giant ? Standard::kGiantClearings : Standard::kClearings)
+                                        << habit.patience;
     if (!in_vain) habit.patience = 0;
     if (!in_vain || habit.tried) habit.since = 0;
     word.store_relaxed(habit.bits());
     const bool purges = !in_vain || habit.tried;
     // What clearing brings into memory is not the program's use.
-    if (!purges && !huge) forget_sparse_one(slices);
+    if (!purges && !giant) forget_sparse_one(slices);
     return purges;
   }
 
  private:
   using Word = Atomic<std::uint32_t>;
   static constexpr std::size_t kPlaces = 16;
-  static constexpr std::size_t kScatter = 8;  // looks that differ by less may have found the same
-  // A look: from there on clearing takes less time than the page faults after a purge.
-  static constexpr std::size_t kQuickerCleared = 10;
   static constexpr unsigned kMostRegrets = 6;
   static constexpr unsigned kMostSame = 5;
-  static constexpr unsigned kClearings = 64;
-  static constexpr unsigned kHugeClearings = 16;
   static constexpr unsigned kMostPatience = 4;
 
   struct Freed {
@@ -133,19 +131,21 @@ class LargeHabits {
   static_assert(kUsed <= 0xFF && kMostSame <= 0xF && (1u << kMostSame) - 1 <= 0x3F &&
                 kMostRegrets <= 0xF && 1u << kMostRegrets <= 0x7F);
 
-  // For huge blocks in which looks find nothing but zeroes.
+  // For giant blocks in which looks find nothing but zeroes.
   class Zeroes {
    public:
     bool wants_look() {
       const std::uint32_t unseen = word_.load_relaxed();
-      if (unseen <= kInARow) return true;
+      if (unseen <= Standard::kZeroesInARow) return true;
       word_.store_relaxed(unseen - 1);
       return false;
     }
     bool stay(std::size_t look) {
       const std::uint32_t in_a_row = look == 0 ? word_.load_relaxed() + 1 : 0;
-      word_.store_relaxed(in_a_row > kInARow ? kInARow + kUnseen : in_a_row);
-      return in_a_row > kInARow;
+      word_.store_relaxed(in_a_row > Standard::kZeroesInARow
+                              ? Standard::kZeroesInARow + Standard::kZeroesUnseen
+                              : in_a_row);
+      return in_a_row > Standard::kZeroesInARow;
     }
 
     /// Something was found: the next one is looked at.
@@ -154,9 +154,7 @@ class LargeHabits {
     }
 
    private:
-    static constexpr std::uint32_t kInARow = 8;
-    static constexpr std::uint32_t kUnseen = 63;
-    // Looks in a row; above kInARow: the excess is how many blocks are not looked at
+    // Looks in a row; above kZeroesInARow: the excess is how many blocks are not looked at
     Word word_{0};
   };
 
@@ -170,7 +168,7 @@ class LargeHabits {
     }
     std::uint32_t bits() const { return since | patience << 16 | (tried ? 1u << 20 : 0); }
   };
-  static_assert(kClearings << kMostPatience <= 0xFFFF && kMostPatience <= 0xF);
+  static_assert(Standard::kClearings << kMostPatience <= 0xFFFF && kMostPatience <= 0xF);
 
   void forget_sparse_one(std::size_t slices) {
     Word& word = freed_[place_of(slices)];
@@ -184,7 +182,7 @@ class LargeHabits {
   }
   static_assert(kPlaces == 1u << (32 - 28));
 
-  std::size_t huge_;
+  std::size_t giant_;
   Word freed_[kPlaces] = {};
   Word cleared_[kPlaces] = {};
   Zeroes zeroes_[kPlaces] = {};

@@ -37,39 +37,23 @@ class OwnHeap {
   }
 
   /// nullptr also when the process has no key left (PTHREAD_KEYS_MAX) for another heap.
-  void* allocate(std::size_t n) {
-    return with_thread_cache(
-        [n](ThreadCache& mine) { return mine.template allocate<ReturnNull>(n); });
-  }
+  void* allocate(std::size_t n) { return with_own(&ThreadCache::template allocate<ReturnNull>, n); }
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
-    return with_thread_cache(
-        [n, alignment](ThreadCache& mine) { return mine.allocate_aligned(n, alignment); });
+    return with_own(&ThreadCache::allocate_aligned, n, alignment);
   }
-  void* allocate_zeroed(std::size_t n) {
-    return with_thread_cache([n](ThreadCache& mine) { return mine.allocate_zeroed(n); });
-  }
+  void* allocate_zeroed(std::size_t n) { return with_own(&ThreadCache::allocate_zeroed, n); }
   void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-    return with_thread_cache([=](ThreadCache& mine) { return mine.allocate_copy(n, from, bytes); });
+    return with_own(&ThreadCache::allocate_copy, n, from, bytes);
   }
-  void deallocate(void* p) {
-    with_any_thread_cache([p](ThreadCache& mine) { mine.deallocate(p); });
-  }
-  std::size_t usable_size(const void* p) {
-    return with_any_thread_cache([p](ThreadCache& mine) { return mine.usable_size(p); });
-  }
+  void deallocate(void* p) { with_any(&ThreadCache::deallocate, p); }
+  std::size_t usable_size(const void* p) { return with_any(&ThreadCache::usable_size, p); }
   template <LeavesAlone Policy = TakeAllBack>
   Resized resize(void* p, std::size_t n) {
-    return with_any_thread_cache(
-        [p, n](ThreadCache& mine) { return mine.template resize<Policy>(p, n); });
+    return with_any(&ThreadCache::template resize<Policy>, p, n);
   }
-  bool owns(const void* p) {
-    // (A heap has a number of its own only from its first use to its end.)
-    return heap_.is_started() &&
-           with_any_thread_cache([p](ThreadCache& mine) { return mine.owns(p); });
-  }
-  bool trim() {
-    return with_any_thread_cache([](ThreadCache& mine) { return mine.trim(); });
-  }
+  // (A heap has a number of its own only from its first use to its end.)
+  bool owns(const void* p) { return heap_.is_started() && with_any(&ThreadCache::owns, p); }
+  bool trim() { return with_any(&ThreadCache::trim); }
   EngineStatistics statistics() { return heap_.statistics(); }
 
   Heap& heap() { return heap_; }
@@ -100,24 +84,26 @@ class OwnHeap {
     mine->detach();
     return nullptr;
   }
-  template <class F>
-  void* with_thread_cache(F f) {
-    if (ThreadCache* mine = thread_cache(); SPANALLOC_LIKELY(mine != nullptr)) return f(*mine);
-    return thread::ExitKey::has_left(heap_.exit_key.find()) ? as_guest(f) : nullptr;
+  // Calls f of the thread's own cache; of a guest's if the thread has left the heap.
+  template <class F, class... A>
+  void* with_own(F f, A... arguments) {
+    if (ThreadCache* mine = thread_cache(); SPANALLOC_LIKELY(mine != nullptr))
+      return (mine->*f)(arguments...);
+    return thread::ExitKey::has_left(heap_.exit_key.find()) ? as_guest(f, arguments...) : nullptr;
   }
   // For calls that need no cache of the thread's own: a thread without one makes them as a guest.
-  template <class F>
-  auto with_any_thread_cache(F f) {
+  template <class F, class... A>
+  auto with_any(F f, A... arguments) {
     ThreadCache* mine = found();
-    return mine != nullptr ? f(*mine) : as_guest(f);
+    return mine != nullptr ? (mine->*f)(arguments...) : as_guest(f, arguments...);
   }
-  // With a thread cache for one call: what the thread allocates from is
-  // given back at the call's end.
-  template <class F>
-  auto as_guest(F f) {
+  // With a thread cache for one call: what the thread allocates from is given back at the call's
+  // end.
+  template <class F, class... A>
+  auto as_guest(F f, A... arguments) {
     ThreadCache guest(heap_, pages_);
     guest.exited = true;
-    return f(guest);
+    return (guest.*f)(arguments...);
   }
   static void on_thread_exit(void* kept) {
     if (thread::ExitKey::has_left(kept)) return thread::ExitKey::stay_away(kept);

@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "engines/standard/config.hpp"
 
 namespace spanalloc::standard {
 
@@ -23,15 +23,15 @@ namespace spanalloc::standard {
 class SlackBound {
  public:
   static constexpr std::size_t kPage = 4 * kKiB;
-  static constexpr std::size_t kAlways = 4 * kMiB;
-  static constexpr std::size_t kPartOfLive = 16;
   /// Pages that a span's record can count.
   static constexpr std::size_t kMostOfASpan = 255;
 
   /// A span had `before` idle pages and has `now`.
   void changed(std::size_t before, std::size_t now) { pages_.fetch_add_relaxed(now - before); }
   /// `live`: bytes of spans of one block that are in use.
-  bool has_room(std::size_t live) const { return idle_bytes() <= kAlways + live / kPartOfLive; }
+  bool has_room(std::size_t live) const {
+    return idle_bytes() <= Standard::kSlackAlways + live / Standard::kSlackPartOfLive;
+  }
   /// True: so many bytes may be given back; their credit is taken.
   bool pays(std::size_t bytes, std::size_t live, std::uint64_t now_ms) {
     earn(live, now_ms);
@@ -43,9 +43,6 @@ class SlackBound {
   std::size_t idle_bytes() const { return pages_.load_relaxed() * kPage; }
 
  private:
-  static constexpr std::size_t kEarnedAMs = 32 * kKiB;
-  static constexpr std::size_t kMostByTime = 32 * kMiB;
-
   // (Threads that come at once may both earn the same credit, or lose what one has earned.)
   void earn(std::size_t live, std::uint64_t now_ms) {
     std::size_t credit = credit_.load_relaxed();
@@ -56,9 +53,10 @@ class SlackBound {
     // (Another thread may have read the clock later, and been here before.)
     if (const std::uint64_t then = earned_ms_.load_relaxed(); now_ms > then) {
       earned_ms_.store_relaxed(now_ms);
-      const auto ms = static_cast<std::size_t>(min_of(now_ms - then, kMostByTime / kEarnedAMs));
-      const std::size_t earned = ms * kEarnedAMs;
-      if (credit < kMostByTime) credit = min_of(credit + earned, kMostByTime);
+      const auto ms = static_cast<std::size_t>(
+          min_of(now_ms - then, Standard::kSlackByTime / Standard::kSlackPerMs));
+      const std::size_t earned = ms * Standard::kSlackPerMs;
+      if (credit < Standard::kSlackByTime) credit = min_of(credit + earned, Standard::kSlackByTime);
     }
     credit_.store_relaxed(credit);
   }

@@ -8,7 +8,7 @@
 namespace spanalloc::standard {
 namespace {
 
-constexpr std::size_t kHuge = 512;
+constexpr std::size_t kGiant = 512;
 constexpr std::size_t kUsed = LargeHabits::kUsed;
 
 // A block in memory, in 256ths, that is freed and taken again.
@@ -31,7 +31,7 @@ struct Life {
 TEST(StandardLargeHabits, WhatIsWrittenToTheSamePlacesStays) {
   for (const unsigned slices : {128u, 200u, 511u}) {
     for (const unsigned part : {0u, 1u, 5u, 26u, 63u, 64u, 256u}) {
-      LargeHabits habits(kHuge);
+      LargeHabits habits(kGiant);
       Life life{habits, slices};
       for (unsigned i = 0; i < 3200; ++i) {
         life.in_memory = max_of(life.in_memory, part);
@@ -48,7 +48,7 @@ TEST(StandardLargeHabits, WhatIsWrittenToTheSamePlacesStays) {
 // Elsewhere each time: never a quarter, and in the end hardly more than is written at a time.
 TEST(StandardLargeHabits, WhatIsWrittenToOtherPlacesDoesNotAddUp) {
   for (const unsigned part : {1u, 2u, 3u, 4u, 8u, 16u, 32u, 60u}) {
-    LargeHabits habits(kHuge);
+    LargeHabits habits(kGiant);
     Life life{habits, 384};
     std::size_t peak = 0;
     double sum = 0;
@@ -66,7 +66,7 @@ TEST(StandardLargeHabits, WhatIsWrittenToOtherPlacesDoesNotAddUp) {
 
 // The pages of one go, since nobody knows yet that the program has come to use all.
 TEST(StandardLargeHabits, WhereSomeAreUsedAllStaySoon) {
-  LargeHabits habits(kHuge);
+  LargeHabits habits(kGiant);
   Life life{habits, 384};
   for (unsigned i = 0; i < 1000; ++i) {
     life.in_memory = max_of(life.in_memory, i % 2 == 0 ? 20 : 256);
@@ -77,7 +77,7 @@ TEST(StandardLargeHabits, WhereSomeAreUsedAllStaySoon) {
 
 // Cleared, it is in memory whole, however little the program has written.
 TEST(StandardLargeHabits, WhatClearingBringsToMemoryStays) {
-  LargeHabits habits(kHuge);
+  LargeHabits habits(kGiant);
   Life life{habits, 384};
   unsigned purged_to_clear = 0;
   for (unsigned i = 0; i < 1000; ++i) {
@@ -94,38 +94,38 @@ TEST(StandardLargeHabits, WhatClearingBringsToMemoryStays) {
   EXPECT_LE(purged_to_clear, 5u);
 }
 
-TEST(StandardLargeHabits, AHugeOneStaysOnlyIfItWasUsed) {
-  LargeHabits habits(kHuge);
+TEST(StandardLargeHabits, AGiantOneStaysOnlyIfItWasUsed) {
+  LargeHabits habits(kGiant);
   for (unsigned i = 0; i < 100; ++i) {
-    ASSERT_TRUE(habits.wants_look(kHuge));
-    EXPECT_TRUE(habits.gives_back(kHuge, 0));
-    EXPECT_TRUE(habits.gives_back(kHuge, kUsed - 1));
-    EXPECT_FALSE(habits.gives_back(kHuge, kUsed));
+    ASSERT_TRUE(habits.wants_look(kGiant));
+    EXPECT_TRUE(habits.gives_back(kGiant, 0));
+    EXPECT_TRUE(habits.gives_back(kGiant, kUsed - 1));
+    EXPECT_FALSE(habits.gives_back(kGiant, kUsed));
   }
 }
 
 // Zeroes may have been written.
-TEST(StandardLargeHabits, HugeOnesOfNothingButZeroesStayAfterAWhile) {
-  LargeHabits habits(kHuge);
+TEST(StandardLargeHabits, GiantOnesOfNothingButZeroesStayAfterAWhile) {
+  LargeHabits habits(kGiant);
   for (unsigned round = 0; round < 3; ++round) {
     unsigned looks = 0;
     unsigned purges = 0;
     for (unsigned i = 0; i < 320; ++i) {
-      if (!habits.wants_look(kHuge)) continue;
+      if (!habits.wants_look(kGiant)) continue;
       ++looks;
-      purges += habits.gives_back(kHuge, 0) ? 1 : 0;
+      purges += habits.gives_back(kGiant, 0) ? 1 : 0;
     }
     EXPECT_EQ(purges, 8u);
     EXPECT_LE(looks, 8u + 320 / 32);
-    while (!habits.wants_look(kHuge)) {
+    while (!habits.wants_look(kGiant)) {
     }
-    EXPECT_TRUE(habits.gives_back(kHuge, 4)) << "something else in it";
+    EXPECT_TRUE(habits.gives_back(kGiant, 4)) << "something else in it";
   }
 }
 
 TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
-  for (const std::size_t slices : {std::size_t{384}, kHuge}) {
-    LargeHabits habits(kHuge);
+  for (const std::size_t slices : {std::size_t{384}, kGiant}) {
+    LargeHabits habits(kGiant);
     unsigned cleared = 0;
     std::size_t in_memory = 256;
     for (unsigned i = 0; i < 1000; ++i) {
@@ -133,33 +133,33 @@ TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
       cleared += purges ? 0 : 1;
       in_memory = purges ? 1 : 256;
     }
-    EXPECT_LT(cleared, slices < kHuge ? 64u : 16u);
+    EXPECT_LT(cleared, slices < kGiant ? 64u : 16u);
   }
 }
 
 // Those that a program begins to fill are looked at again with the first one that it frees.
-TEST(StandardLargeHabits, AFilledHugeOneEndsClearingUnseen) {
-  LargeHabits habits(kHuge);
+TEST(StandardLargeHabits, AFilledGiantOneEndsClearingUnseen) {
+  LargeHabits habits(kGiant);
   const auto clear_until_unseen = [&] {
     unsigned looks = 0;
-    while (habits.wants_look_to_clear(kHuge)) {
+    while (habits.wants_look_to_clear(kGiant)) {
       ++looks;
-      EXPECT_TRUE(habits.clears_by_purging(kHuge, 0));
+      EXPECT_TRUE(habits.clears_by_purging(kGiant, 0));
     }
     return looks;
   };
   EXPECT_GE(clear_until_unseen(), 8u);
-  EXPECT_FALSE(habits.wants_look_to_clear(kHuge));
-  EXPECT_FALSE(habits.gives_back(kHuge, kUsed));
-  ASSERT_TRUE(habits.wants_look_to_clear(kHuge));
-  EXPECT_FALSE(habits.clears_by_purging(kHuge, kUsed)) << "cleared where it stands";
+  EXPECT_FALSE(habits.wants_look_to_clear(kGiant));
+  EXPECT_FALSE(habits.gives_back(kGiant, kUsed));
+  ASSERT_TRUE(habits.wants_look_to_clear(kGiant));
+  EXPECT_FALSE(habits.clears_by_purging(kGiant, kUsed)) << "cleared where it stands";
   EXPECT_GE(clear_until_unseen(), 8u);
-  EXPECT_TRUE(habits.gives_back(kHuge, 0));
-  EXPECT_FALSE(habits.wants_look_to_clear(kHuge)) << "one of zeroes tells nothing";
+  EXPECT_TRUE(habits.gives_back(kGiant, 0));
+  EXPECT_FALSE(habits.wants_look_to_clear(kGiant)) << "one of zeroes tells nothing";
 }
 
 TEST(StandardLargeHabits, ClearingInVainByPurgingIsTriedSeldom) {
-  LargeHabits habits(kHuge);
+  LargeHabits habits(kGiant);
   for (const unsigned part : {26u, 256u}) {
     unsigned purged = 0;
     std::size_t in_memory = 256;
@@ -176,7 +176,7 @@ TEST(StandardLargeHabits, ClearingInVainByPurgingIsTriedSeldom) {
 // Blocks whose sizes share a word, and threads that overwrite each other's: whatever came before,
 // those that stay are looked at again, and memory in which there is nothing is not cleared.
 TEST(StandardLargeHabits, AnyOrderOfLooksIsTaken) {
-  LargeHabits habits(kHuge);
+  LargeHabits habits(kGiant);
   std::uint64_t random = 1;
   unsigned unseen = 0;
   for (unsigned i = 0; i < 100'000; ++i) {
