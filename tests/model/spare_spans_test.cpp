@@ -4,6 +4,7 @@
 #include "engines/standard/cached_large_spans.hpp"
 
 #include "model_test.hpp"
+#include "span_access.hpp"
 
 namespace spanalloc::model {
 namespace {
@@ -25,7 +26,7 @@ struct SpareWorld {
   SpareWorld() {
     for (unsigned cache = 0; cache < 2; ++cache) large_spans[cache].start(kLabs[cache]);
     for (Span& span : spans) {
-      span.shown_class.store_relaxed(1);
+      standard::SpanTestAccess::shown_class(span).store_relaxed(1);
       span.word.set(standard::kSingleInUse);
     }
   }
@@ -41,7 +42,7 @@ struct SpareWorld {
     Span* span = large_spans[cache].take_youngest(c);
     if (span == nullptr) span = large_spans[cache].take(c, slices);
     if (span == nullptr) return nullptr;
-    MODEL_CHECK(ClassId{span->shown_class.load_relaxed()} == c);
+    MODEL_CHECK(span->shown_class() == c);
     use(*span);
     return span;
   }
@@ -56,7 +57,8 @@ struct SpareWorld {
     return stolen;
   }
   static void begin_life(Span& span, ClassId c) {
-    span.shown_class.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
+    standard::SpanTestAccess::shown_class(span).store_relaxed(
+        static_cast<std::uint8_t>(index_of(c)));
     span.word.set(standard::kSingleInUse);
   }
   // Each span is in use, taken, or somebody's spare at one place.

@@ -40,12 +40,12 @@ struct Forked : Scene {
     this->pool().take_all();
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       Span& s = this->span(n);
-      if (s.size_class == 0) continue;
+      if (s.class_id() == ClassId::kNone) continue;
       const SpanWord word = s.word.load_relaxed();
       if (word.state() == SpanState::kOwned) {
         lose(n, word);
       } else if (word.state() == SpanState::kFree ||
-                 (word.is_delayed() && s.list != ListId::kNone &&
+                 (word.is_delayed() && s.list() != ListId::kNone &&
                   this->protocol().collect_on_list(this->ref(n)))) {
         this->put_in_pool(this->ref(n));
       }
@@ -53,7 +53,7 @@ struct Forked : Scene {
   }
   void lose(std::uint32_t n, SpanWord word) {
     this->span(n).word.set(word.with_state(SpanState::kShared).with_owner(kOrphanage));
-    this->span(n).list = ListId::kNone;
+    this->span(n).forget_list();
     lost[n] = true;
   }
 
@@ -67,7 +67,7 @@ struct Forked : Scene {
     std::uint32_t pooled[kMaxSpans + 1] = {};
     for (std::uint32_t n = this->take_from_pool(); n != 0; n = this->take_from_pool()) ++pooled[n];
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      if (this->span(n).size_class == 0) continue;
+      if (this->span(n).class_id() == ClassId::kNone) continue;
       const SpanWord word = this->span(n).word.load_relaxed();
       // Nobody was inside: it stood in a thread cache
       if (word.state() == SpanState::kOwned) lose(n, word);
@@ -96,7 +96,8 @@ struct Forked : Scene {
   void free_everything() {
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) {
-        if (this->span(n).size_class != 0 && this->is_out(n, b)) this->free_remote(n, b);
+        if (this->span(n).class_id() != ClassId::kNone && this->is_out(n, b))
+          this->free_remote(n, b);
       }
     }
   }

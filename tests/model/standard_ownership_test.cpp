@@ -245,7 +245,7 @@ struct EndsAndLeavesOne : StandardWorld {
   }
   void at_rest() {
     const SpanWord word = span(1).word.load_relaxed();
-    MODEL_CHECK(word.owner() == kOrphanage && span(1).list == ListId::kPartial);
+    MODEL_CHECK(word.owner() == kOrphanage && span(1).list() == ListId::kPartial);
     check_at_rest();
   }
 };
@@ -302,7 +302,7 @@ struct EndsUncounted : StandardWorld {
     orphan_uncounted(1, 1);
   }
   void at_rest() {
-    MODEL_CHECK(span(1).uncounted);
+    MODEL_CHECK(span(1).is_uncounted());
     check_at_rest();
     count_abandoned(2);
     MODEL_CHECK(in_pool_count() == 1);
@@ -550,7 +550,7 @@ struct LostToFork : StandardWorld {
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {
     MODEL_CHECK(span(1).word.load_relaxed().outstanding() == 1);
-    MODEL_CHECK(span(1).list == ListId::kNone && cache(0u).partial[index_of(kClass)].is_empty());
+    MODEL_CHECK(span(1).list() == ListId::kNone && cache(0u).partial[index_of(kClass)].is_empty());
     MODEL_CHECK(take_from_pool() == 0);
   }
 };

@@ -248,7 +248,7 @@ struct TakenOutOfUse : StandardWorld {
     }
   }
   void at_rest() {
-    MODEL_CHECK(span(1).list == ListId::kNone);
+    MODEL_CHECK(span(1).list() == ListId::kNone);
     const SpanWord word = span(1).word.load_relaxed();
     const bool pooled = take_from_pool() == 1;
     MODEL_CHECK(pooled == (word.state() == SpanState::kFree));
@@ -377,7 +377,7 @@ struct LeaveHot : StandardWorld {
     const SpanWord word = span(1).word.load_relaxed();
     // With a free block a parked span can be found: that is what its next user asks for.
     if (word.state() == SpanState::kShared && word.outstanding() < 2)
-      MODEL_CHECK(span(1).list == ListId::kPartial);
+      MODEL_CHECK(span(1).list() == ListId::kPartial);
     check_at_rest();
   }
 };
@@ -400,7 +400,7 @@ struct FullStepsAside : StandardWorld {
       return;
     }
     const std::uint32_t found = find_floating(1);
-    if (!kRemote) MODEL_CHECK(found == 0 && span(1).list == ListId::kFull);
+    if (!kRemote) MODEL_CHECK(found == 0 && span(1).list() == ListId::kFull);
     if (kLocal) free_any(1, 1, 1);
   }
   void at_rest() {

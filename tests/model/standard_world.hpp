@@ -13,6 +13,7 @@
 #include "engines/standard/span_protocol.hpp"
 #include "engines/standard/span_word.hpp"
 #include "model_test.hpp"
+#include "span_access.hpp"
 #include "sync/treiber_stack.hpp"
 
 namespace spanalloc::model {
@@ -26,6 +27,7 @@ using standard::Span;
 using standard::SpanNumber;
 using standard::SpanRef;
 using standard::SpanState;
+using standard::SpanTestAccess;
 using standard::SpanWord;
 
 inline constexpr ClassId kClass{1};   // spans of several blocks
@@ -136,7 +138,7 @@ class StandardWorld {
   }
   void put_in_pool(SpanRef span) {
     // Who puts it there owns it alone, memory included.
-    MODEL_CHECK(span->list == ListId::kNone);
+    MODEL_CHECK(span->list() == ListId::kNone);
     for (std::uint32_t b = 1; b <= capacity(span->class_id()); ++b) touch(index_of(span.number), b);
     pool_.push(index_of(span.number), links());
   }
@@ -144,7 +146,7 @@ class StandardWorld {
     MODEL_CHECK(chain.damaged == SpanNumber::kNone);
     for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
-      number = span->next;
+      number = span->next();
       put_in_pool(span);
     }
   }
@@ -200,9 +202,9 @@ class StandardWorld {
     if (word.is(CacheNumber{me}, SpanState::kShared) ||
         word.is(CacheNumber{me}, SpanState::kOwned)) {
       let_go(number, b);
-      Block* const list = s->free_list.first();
-      if (!standard::push_freed(s, block(number, b),
-                                address_of(list) ^ address_of(block(number, b))))
+      Block* const list = s->free_list().first();
+      if (!standard::FreeTarget::push(s, block(number, b),
+                                      address_of(list) ^ address_of(block(number, b))))
         return;
       MODEL_CHECK(word.state() == SpanState::kShared);
       const Inside inside(*this);
@@ -215,19 +217,19 @@ class StandardWorld {
   /// its remote list. Returns 0 when it has none.
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
-    if (s.free_list.first() == standard::no_block() && s.carved.load_relaxed() == shape_.capacity) {
+    if (s.free_list().first() == standard::no_block() && s.carved() == shape_.capacity) {
       const standard::RemoteList remotes = s.word.take_remotes(shape_.capacity);
-      if (remotes.count != 0) s.free_list.set(block(number, index_of(remotes.first)));
-      check_list(number, s.free_list.first(), remotes.count);
+      if (remotes.count != 0) s.free_list().set(block(number, index_of(remotes.first)));
+      check_list(number, s.free_list().first(), remotes.count);
     }
     std::uint32_t b = 0;
-    if (s.free_list.first() != standard::no_block()) {
-      Block* first = s.free_list.first();
-      s.free_list.set(first->next());
+    if (s.free_list().first() != standard::no_block()) {
+      Block* first = s.free_list().first();
+      s.free_list().set(first->next());
       b = number_of(number, first);
-    } else if (s.carved.load_relaxed() < shape_.capacity) {
-      s.carved.store_relaxed(s.carved.load_relaxed() + 1);
-      b = s.carved.load_relaxed();
+    } else if (s.carved() < shape_.capacity) {
+      SpanTestAccess::carved(s).store_relaxed(s.carved() + 1);
+      b = s.carved();
     }
     if (b != 0) hand_out(number, b);
     return b;
@@ -295,26 +297,18 @@ class StandardWorld {
     const Inside inside(*this);
     return with_remotes(protocol_.nearly_full_to_owned(kClass, CacheNumber{me}));
   }
+  void begin_life(std::uint32_t number, ClassId c, SpanWord word) {
+    standard::ClassInfo info;
+    info.blocks = capacity(c);
+    span(number).begin_life(info, c, 0, standard::HeapNumber{}, false, word);
+  }
   /// A span that comes from the pool or was never used becomes hot.
   void make_current(std::uint32_t number, std::uint32_t me) {
-    Span& s = span(number);
-    s.size_class = static_cast<std::uint8_t>(index_of(kClass));
-    s.carved.store_relaxed(0);
-    s.free_list.clear();
-    s.rest.clear();
-    s.uncounted = false;
-    s.expect_frees_while_owned();
-    s.list = ListId::kNone;
-    s.word.set(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity));
+    begin_life(number, kClass, SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity));
   }
   /// The same for a span of one block, which is handed out at once.
   void make_single(std::uint32_t number) {
-    Span& s = span(number);
-    s.size_class = static_cast<std::uint8_t>(index_of(kSingle));
-    s.uncounted = false;
-    s.expect_frees_while_owned();
-    s.list = ListId::kNone;
-    s.word.set(SpanWord::make(standard::kNobody, SpanState::kShared, 1));
+    begin_life(number, kSingle, standard::kSingleInUse);
     hand_out(number, 1);
   }
   /// Before the threads start: a span of thread cache `me`, parked, with
@@ -357,8 +351,7 @@ class StandardWorld {
   void make_hot_again(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
     const SpanWord was = s.word.load_relaxed();
-    s.expect_frees_while_owned();
-    s.word.set(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity));
+    s.go_on(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity));
     with_remotes({ref(number), was.head()});
   }
   void set_heir(std::uint32_t me, CacheNumber abandoned_list) {
@@ -390,13 +383,13 @@ class StandardWorld {
     Block* first = block(number, index_of(owned.remotes));
     Block* last = first;
     while (last->next() != standard::no_block()) last = last->next();
-    s.free_list.prepend(first, last);
+    s.free_list().prepend(first, last);
     return number;
   }
   // Of a current span, but for what others have freed.
   std::uint32_t free_of(const Span& s) const {
-    std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
-    for (Block* b = s.free_list.first(); b != standard::no_block(); b = b->next()) ++free_blocks;
+    std::uint32_t free_blocks = shape_.capacity - s.carved();
+    for (Block* b = s.free_list().first(); b != standard::no_block(); b = b->next()) ++free_blocks;
     return free_blocks;
   }
   void touch(std::uint32_t number, std::uint32_t b) {
@@ -421,10 +414,10 @@ class StandardWorld {
   std::uint32_t times_on(const List& list, ListId id, std::uint32_t number) {
     std::uint32_t found = 0;
     std::uint32_t steps = 0;
-    for (SpanNumber at = list.first(); at != SpanNumber::kNone; at = pages_.span(at)->next) {
+    for (SpanNumber at = list.first(); at != SpanNumber::kNone; at = pages_.span(at)->next()) {
       MODEL_CHECK(++steps <= kMaxSpans);
       if (index_of(at) != number) continue;
-      MODEL_CHECK(span(number).list == id);
+      MODEL_CHECK(span(number).list() == id);
       ++found;
     }
     return found;
@@ -439,7 +432,7 @@ class StandardWorld {
   void check_span(std::uint32_t n, std::uint32_t pooled, bool collected) {
     Span& s = span(n);
     const SpanWord word = s.word.load_relaxed();
-    if (s.size_class == 0) return;  // never used
+    if (s.class_id() == ClassId::kNone) return;  // never used
     const std::uint32_t blocks = capacity(s.class_id());
     std::uint32_t out = 0;
     for (std::uint32_t b = 1; b <= blocks; ++b) out += out_[n][b];
@@ -461,16 +454,16 @@ class StandardWorld {
       MODEL_CHECK(listed_anywhere == 0);
       return;
     }
-    MODEL_CHECK(word.outstanding() - s.uncollected() == out + (s.uncounted ? free_of(s) : 0));
-    MODEL_CHECK(!s.uncounted || (cache(word.owner()).is_abandoned_list() &&
-                                 cache(word.owner()).uncounted.load_relaxed() != 0));
+    MODEL_CHECK(word.outstanding() - s.uncollected() == out + (s.is_uncounted() ? free_of(s) : 0));
+    MODEL_CHECK(!s.is_uncounted() || (cache(word.owner()).is_abandoned_list() &&
+                                      cache(word.owner()).uncounted.load_relaxed() != 0));
     MODEL_CHECK(listed_anywhere == 1);                // a parked span is on exactly one list,
     MODEL_CHECK(times_listed(n, word.owner()) == 1);  // and that is its owner's
     // An empty span was returned, if anybody knew
-    if (collected) MODEL_CHECK(out != 0 || s.uncounted);
+    if (collected) MODEL_CHECK(out != 0 || s.is_uncounted());
     // Whoever needs a block finds an orphan that has a free one.
     if (cache(word.owner()).is_abandoned_list() && out < blocks) {
-      MODEL_CHECK(s.list == ListId::kPartial);
+      MODEL_CHECK(s.list() == ListId::kPartial);
       const std::uint64_t shown = pages_.abandoned_lists.of_class[index_of(kClass)].load_relaxed();
       MODEL_CHECK((shown >> index_of(word.owner()) & 1) != 0);
     }
@@ -509,14 +502,14 @@ class StandardWorld {
       constexpr const char* kLists[] = {"", "span1.list", "span2.list"};
       constexpr const char* kFree[] = {"", "span1.free_list", "span2.free_list"};
       name_variable(&pages_.spans[n].word, kWords[n]);
-      name_variable(&pages_.spans[n].left, kLeft[n]);
-      name_variable(&pages_.spans[n].list, kLists[n]);
-      name_variable(&pages_.spans[n].free_list, kFree[n]);
-      name_variable(&pages_.spans[n].size_class, "span.size_class");
-      name_variable(&pages_.spans[n].quota, "span.quota");
-      name_variable(&pages_.spans[n].carved, "span.carved");
-      name_variable(&pages_.spans[n].next, "span.next");
-      name_variable(&pages_.spans[n].prev, "span.prev");
+      name_variable(&SpanTestAccess::left(pages_.spans[n]), kLeft[n]);
+      name_variable(&SpanTestAccess::list(pages_.spans[n]), kLists[n]);
+      name_variable(&pages_.spans[n].free_list(), kFree[n]);
+      name_variable(&SpanTestAccess::size_class(pages_.spans[n]), "span.size_class");
+      name_variable(&SpanTestAccess::quota(pages_.spans[n]), "span.quota");
+      name_variable(&SpanTestAccess::carved(pages_.spans[n]), "span.carved");
+      name_variable(&SpanTestAccess::next(pages_.spans[n]), "span.next");
+      name_variable(&SpanTestAccess::previous(pages_.spans[n]), "span.prev");
       name_variable(&pages_.spans[n].pool_link, "span.pool_link");
     }
     constexpr const char* kLocks[] = {"abandoned_list.lock", "lab1.lock", "lab2.lock", "lab3.lock",
@@ -553,7 +546,7 @@ class StandardWorld {
   /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
     Span& s = span(n);
-    return out_[n][b] + (b > s.carved.load_relaxed()) + times_linked(n, s.free_list.first(), b) +
+    return out_[n][b] + (b > s.carved()) + times_linked(n, s.free_list().first(), b) +
            times_linked(n, first_remote(n, s.word.load_relaxed()), b);
   }
   std::uint32_t times_listed_anywhere(std::uint32_t number) {

@@ -100,8 +100,9 @@ class HeapWalker {
     for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
       places_[span.record] += kListed;
-      number = span->next;
-      if (span->list != id || span->load_word().owner() != owner || !heap_.has(span)) ++out.broken;
+      number = span->next();
+      if (span->list() != id || span->load_word().owner() != owner || !heap_.has(span))
+        ++out.broken;
     }
   }
 
@@ -124,10 +125,10 @@ class HeapWalker {
   bool is_empty(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
     // The word counts what others have freed; of an owned span it counts no other frees.
-    const std::uint32_t carved = span->carved.load_relaxed();
+    const std::uint32_t carved = span->carved();
     std::uint32_t free = info.blocks - carved + info.blocks - word.outstanding() +
-                         count_purged(span->purged.load_relaxed(), info.block_size, carved);
-    for (Block* list : {span->free_list.first(), span->rest.first()}) {
+                         count_purged(span->purged(), info.block_size, carved);
+    for (Block* list : {span->free_list().first(), span->rest().first()}) {
       free += length_of(list, info.virtual_span, info.blocks).blocks;
     }
     return free == info.blocks;
@@ -157,14 +158,14 @@ class HeapWalker {
       case SpanState::kShared:
         if (Classes::has_one_block(c)) {
           ++(found == 0 ? out.single : out.broken);
-        } else if (found == 0 && span->retired) {
+        } else if (found == 0 && span->is_retired()) {
           ++out.lost;
-        } else if (found == kListed && span->uncounted && is_empty(span, word)) {
+        } else if (found == kListed && span->is_uncounted() && is_empty(span, word)) {
           ++out.owned_empty;  // the thread that adopts it gets all its blocks
         } else if (found != kListed || word.outstanding() <= span->uncollected()) {
           ++out.broken;
         } else {
-          ++(span->list == ListId::kPartial ? out.partial : out.nearly_full);
+          ++(span->list() == ListId::kPartial ? out.partial : out.nearly_full);
         }
         return;
     }

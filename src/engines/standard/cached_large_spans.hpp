@@ -98,8 +98,7 @@ class CachedLargeSpans {
     const std::uint32_t n = count_;
     if (n == 0) return nullptr;
     Span* span = places_[n - 1].load_relaxed();
-    if (span->shown_class.load_relaxed() != index_of(c) || !change(*span, cached_, kSingleInUse))
-      return nullptr;
+    if (span->shown_class() != c || !change(*span, cached_, kSingleInUse)) return nullptr;
     count_ = n - 1;
     places_[n - 1].store_relaxed(nullptr);
     if (span == nullptr) __builtin_unreachable();  // else the caller would test it again
@@ -115,8 +114,7 @@ class CachedLargeSpans {
     for (std::uint32_t i = 0; i < n; ++i) {
       Span* span = places_[i].load_relaxed();
       if (span->load_word() != cached_) continue;
-      if (found == nullptr && span->shown_class.load_relaxed() == index_of(c) &&
-          change(*span, cached_, kSingleInUse)) {
+      if (found == nullptr && span->shown_class() == c && change(*span, cached_, kSingleInUse)) {
         found = span;
         continue;
       }

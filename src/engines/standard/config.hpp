@@ -10,6 +10,14 @@
 
 namespace spanalloc {
 
+/// When a span's owner looks at the clock; the same in all configs, because a span is of none.
+struct SpanEvents {
+  // After so many frees into a current span, or, if frees go on, after twice as many each time,
+  static constexpr std::uint32_t kFirstClock = 32;
+  static constexpr std::uint32_t kMostClock = 8192;  // up to so many;
+  static constexpr std::uint32_t kSoonClock = 16;    // after so many while work waits
+};
+
 /// The product.
 struct Standard {
   static constexpr const char* kName = "standard";

@@ -43,8 +43,7 @@ class CurrentAges {
   }
   /// Whether the thread has left the class's current span alone since the round before.
   bool is_unused(ClassId c, const Span& span) {
-    const std::uint64_t left = span.left.load_relaxed();
-    const std::uint64_t trace = address_of(span.free_list.first()) ^ left << 48 ^ left >> 16;
+    const std::uint64_t trace = span.trace();
     std::uint64_t& seen = seen_[index_of(c)];
     const bool rested = seen == trace;
     seen = trace;

@@ -195,7 +195,7 @@ class ForkRecovery {
         retire_current_span(pages, span);
         // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
-                 (word.is_delayed() && span->list != ListId::kNone &&
+                 (word.is_delayed() && span->list() != ListId::kNone &&
                   protocol.collect_on_list(span))) {
         // (A record that was never used names cache 0. That may not exist yet: its first thread may
         // have vanished while it made the cache.)
@@ -229,11 +229,11 @@ class ForkRecovery {
   SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache,
                                                 SpanRef span) {
     const ClassInfo& info = Pages::Classes::info(span->class_id());
-    const std::uint32_t carved = span->carved.load_relaxed();
+    const std::uint32_t carved = span->carved();
     pages.clear_links_of_purged(span);
     std::uint32_t free =
-        info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
-    for (const FreeList* list : {&span->free_list, &span->rest}) {
+        info.blocks - carved + count_purged(span->purged(), info.block_size, carved);
+    for (const FreeList* list : {&span->free_list(), &span->rest()}) {
       const ListLength length = length_of(list->first(), info.virtual_span, info.blocks);
       if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
       free += length.blocks;
@@ -255,10 +255,10 @@ class ForkRecovery {
     cache.loans.for_each([&](ClassId c, Loan& loan) {
       const SpanRef span = pages.span(loan.span.load_relaxed());
       const ClassInfo& info = Pages::Classes::info(c);
-      Block* const list = loan.free_list.first();
+      Block* const list = loan.free_list().first();
       const ListLength length = length_of(list, info.virtual_span, info.blocks);
       // First: after a fork from here the child must not find them twice.
-      loan.free_list.clear();
+      loan.free_list().clear();
       if (length.blocks == 0 || !length.whole) return;
       const BlockOffset mark =
           as_block_offset(address_of(list) - address_of(pages.address(span.number)));

@@ -57,10 +57,9 @@ struct FreeMiss {
     const SpanRef span = pages.span(SpanNumber{static_cast<std::uint32_t>(number)});
     // (In a span of one block the class and the block's beginning do not change as long as the
     // caller's block is out; keep() finds out whether it is.)
-    const ClassId c{span->shown_class.load_relaxed()};
+    const ClassId c = span->shown_class();
     const bool is_large = c >= Classes::kFirstLarge && c < Classes::kHuge;
-    if (!is_large || span->shown.base.read_own() != a || pages.arena.is_at_limit() ||
-        !thread.heap->has(span)) {
+    if (!is_large || !span->begins_at(a) || pages.arena.is_at_limit() || !thread.heap->has(span)) {
       return deallocate_others(p, thread, span);
     }
     if constexpr (kPoisons) {
@@ -146,8 +145,7 @@ struct FreeMiss {
     // this is the block's span.)
     const bool others =
         word.state() != SpanState::kFree && word.owner() != kNobody && !thread.is_mine(word);
-    if (SPANALLOC_UNLIKELY(!others || !span->shown.is_block(address_of(p)) ||
-                           !thread.heap->has(span))) {
+    if (SPANALLOC_UNLIKELY(!others || !span->is_block(address_of(p)) || !thread.heap->has(span))) {
       return deallocate_by_record(p, thread);
     }
     auto* const block = static_cast<Block*>(p);
@@ -188,12 +186,13 @@ struct FreeMiss {
 
   [[gnu::noinline]] static void deallocate_own(void* p, auto& thread, SpanRef span) {
     auto* block = static_cast<Block*>(p);
-    Block* list = span->free_list.first();
+    Block* list = span->free_list().first();
     if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
       return deallocate_suspect(p, thread, span);
     thread.miss_map(span, *span.record);
     poison_freed(block, *thread.pages, span);
-    if (SPANALLOC_UNLIKELY(push_freed(span.record, block, address_of(list) ^ address_of(block)))) {
+    if (SPANALLOC_UNLIKELY(
+            FreeTarget::push(span.record, block, address_of(list) ^ address_of(block)))) {
       collect_own(thread, span);
     }
   }

@@ -14,7 +14,7 @@ namespace spanalloc::standard {
 /// 2^64. The test is exact for every address (multiple_limit): it also tells whether `a` lies in
 /// the span at all. Zero-initialised, it accepts no address.
 struct BlockTest {
-  /// Address of the span; in Span::shown of a span of one block: address of the block
+  /// Address of the span; in Span::shown_ of a span of one block: address of the block
   OwnersWord base;
   OwnersWord magic;  ///< divisibility_magic of the block size; 1 for a span of one block
   OwnersWord limit;  ///< multiple_limit of the blocks that were ever handed out, or are about to be
@@ -32,26 +32,39 @@ struct BlockTest {
   }
 };
 
-/// Takes in freed blocks of one span, from one thread at a time.
-struct FreeTarget {
-  BlockTest blocks;
-  FreeList free_list;          ///< the freed blocks
-  Atomic<std::uint32_t> left;  ///< the free that brings it to 0 is an event
+/// Takes in freed blocks of one span, from one thread at a time. `Pointer`: to a FreeTarget.
+class FreeTarget {
+ public:
+  constexpr FreeTarget() = default;
+  constexpr explicit FreeTarget(Block* first) : free_list_(first) {}
+
+  FreeList& free_list() { return free_list_; }
+  const FreeList& free_list() const { return free_list_; }
+
+  /// Asked by the thread that frees: whether a block of the span begins at `a`.
+  template <class Pointer>
+  SPANALLOC_INLINE static bool accepts(Pointer& target, std::uintptr_t a) {
+    return (a - target->blocks_.base.read_own()) * target->blocks_.magic.read_own() <
+           target->blocks_.limit.read_own();
+  }
+  /// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is.
+  /// No lock, no read-modify-write. True: an event, for the caller to look at. From here on
+  /// another thread may claim a shared span; the owner has it only if the protocol says so.
+  template <class Pointer>
+  SPANALLOC_INLINE static bool push(Pointer& target, Block* block, std::uint64_t link) {
+    target->free_list().push(block, link);
+    // Release: a thread that finds the span empty by this count passes its memory
+    // on, after all that we did.
+    return target->left_.count_down_release();
+  }
+
+ protected:
+  BlockTest blocks_;
+  FreeList free_list_;          // the freed blocks
+  Atomic<std::uint32_t> left_;  // the free that brings it to 0 is an event
 };
 
 /// Stands for the current span where a class has none: it has no block. Never written.
-inline constinit FreeTarget kNoTarget{.free_list = FreeList{no_block()}};
-
-/// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is.
-/// No lock, no read-modify-write. True: an event, for the caller to look at. From here on
-/// another thread may claim a shared span; the owner has it only if the protocol says so.
-/// `Pointer`: to a FreeTarget.
-template <class Pointer>
-SPANALLOC_INLINE bool push_freed(Pointer& target, Block* block, std::uint64_t link) {
-  target->free_list.push(block, link);
-  // Release: a thread that finds the span empty by this count passes its memory
-  // on, after all that we did.
-  return target->left.count_down_release();
-}
+inline constinit FreeTarget kNoTarget{no_block()};
 
 }  // namespace spanalloc::standard

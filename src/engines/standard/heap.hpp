@@ -124,7 +124,7 @@ class Heap {
   }
   HeapNumber number() const { return number_; }
   bool has(SpanRef span) const { return owns_record(*span.record); }
-  bool owns_record(const Span& span) const { return span.heap.load_relaxed() == number_; }
+  bool owns_record(const Span& span) const { return span.heap() == number_; }
 
   /// Of this heap, but for free memory, which is the page layer's and shown by each of its heaps.
   /// An estimate: the walk over all span records stops nobody.
@@ -146,7 +146,7 @@ class Heap {
       // After the word, which says that the life with this class has begun. That may be
       // another life than that of the range which the walk has seen: no more than this
       // range is counted for it.
-      const ClassId c{span->shown_class.load_relaxed()};
+      const ClassId c = span->shown_class();
       if (c == Classes::kHuge) {
         out.large_bytes += bytes;
         ++out.large_objects;
@@ -201,28 +201,12 @@ class Heap {
     SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);
     SPANALLOC_ASSERT(index_of(span.number) % alignment_of(c) == 0);
     for (std::uint32_t i = 0; i < (1u << info.order); ++i) {
-      pages_.span(SpanNumber{index_of(span.number) + i})->order = info.order;
+      pages_.span(SpanNumber{index_of(span.number) + i})->set_order(info.order);
     }
-    const bool single = info.blocks <= 1;
-    SPANALLOC_ASSERT(offset == 0 || single);
-    span->blocks.set(address_of(pages_.address(span.number)) + offset, single ? 1 : info.magic,
-                     single ? 1 : 0);
-    span->shown.set(span->blocks);
-    change_class(span, c);
-    span->heap.store_relaxed(number_);
-    span->zero = fresh.zero;
-    if (!single) pages_.memory_return.count_idle(span, 0);
-    span->asked = 0;
-    span->carved.store_relaxed(0);
-    span->free_list.clear();
-    span->rest.clear();
-    span->purged.store_relaxed(0);
-    span->uncounted = false;
-    span->retired = false;
-    span->expect_frees_while_owned();
-    span->list = ListId::kNone;
-    // Release: a late freer of an earlier life may look at the record under a lock.
-    span->word.set(word);
+    SPANALLOC_ASSERT(offset == 0 || info.blocks <= 1);
+    if (info.blocks > 1) pages_.memory_return.count_idle(span, 0);
+    span->begin_life(info, c, address_of(pages_.address(span.number)) + offset, number_, fresh.zero,
+                     word);
   }
   /// begin_life() of an owned span; one whose last life was in the same class keeps its lists.
   OwnedSpan begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner) {
@@ -232,28 +216,27 @@ class Heap {
       return {fresh.span};
     }
     SPANALLOC_ASSERT(has(fresh.span) && fresh.span->class_id() == c &&
-                     fresh.span->list == ListId::kNone);
+                     fresh.span->list() == ListId::kNone);
     const SpanWord was = fresh.span->load_word();
     SPANALLOC_ASSERT(was.state() == SpanState::kFree);
-    fresh.span->expect_frees_while_owned();
-    fresh.span->word.set(owned);  // release: as in begin_life()
+    fresh.span->go_on(owned);
     return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
   }
   /// begin_life() of a span of one block. Freeing the block sets the word to free.
   /// Nothing else changes in the record of a span of the same class: while the block is out, only a
-  /// change of its class writes there (change_class).
+  /// change of its class writes there (Span::change_class).
   void begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset) {
     SPANALLOC_ASSERT(Classes::has_one_block(c));
     if (!fresh.same_class) return begin_life(fresh, c, kSingleInUse, offset);
-    SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list == ListId::kNone);
-    fresh.span->shown.base.store_relaxed(address_of(pages_.address(fresh.span.number)) + offset);
-    set_room(fresh.span, c);
+    SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list() == ListId::kNone);
+    fresh.span->move_block(address_of(pages_.address(fresh.span.number)) + offset,
+                           Classes::info(c));
     begin_same_life(fresh.span);
   }
   /// begin_single_life() of a span whose record says all of that already.
   void begin_same_life(SpanRef span) {
     SPANALLOC_ASSERT(has(span) && span->load_word().state() == SpanState::kFree);
-    span->word.set(kSingleInUse);  // release: as in begin_life()
+    span->word.set(kSingleInUse);
   }
 
   /// Makes a span of one block, of `old` slices, fit `slices` in its place.
@@ -268,21 +251,11 @@ class Heap {
     if (done && slices < old) bound.dirty_bound.given(old.count - slices.count, false);
     return done;
   }
-  /// Another class for a span of one block that is in use; only its record changes.
-  static void change_class(SpanRef span, ClassId c) {
-    set_room(span, c);
-    span->size_class = static_cast<std::uint8_t>(index_of(c));
-    span->shown_class.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
-  }
-  static void set_room(SpanRef span, ClassId c) {
-    span->room = static_cast<std::uint32_t>(Classes::info(c).virtual_span -
-                                            span->shown.base.load_relaxed() % Classes::kSlice);
-  }
   /// Moves the block of a span of one block, of `old` slices, out of the arena, by moving its
   /// pages, so that it has n bytes or more (the span has fewer), and frees the span. nullptr:
   /// refused, or a copy is cheaper.
   SPANALLOC_COLD void* move_out(SpanRef span, SliceCount old, std::size_t n) {
-    const std::size_t offset = span->shown.base.load_relaxed() % Classes::kSlice;
+    const std::size_t offset = span->first_block() % Classes::kSlice;
     const std::size_t least = align_up(offset + n, os::page_size());
     if (is_better_copied(old, {least >> Config::kSliceBits})) return nullptr;
     if (!pages_.outside.promise(Config::kMostOutside)) return nullptr;
@@ -323,7 +296,7 @@ class Heap {
     InUse in_use = nullptr;
     for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
-      number = span->next;
+      number = span->next();
       if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr))
         in_use = block;
     }
@@ -364,7 +337,7 @@ class Heap {
           const auto borrow_from = [&](SpanNumber owned) {
             if (owned == SpanNumber::kNone) return false;
             const SpanRef span = pages_.span(owned);
-            if (span->shown_class.load_relaxed() != index_of(c)) return false;
+            if (span->shown_class() != c) return false;
             const RemoteList list =
                 protocol_.borrow(span, lender.number, c, at_least, [&] { return has(span); });
             if (list.first != BlockOffset::kNone) borrowed = {span, list.first};
@@ -409,7 +382,7 @@ class Heap {
       }
     };
     const auto slices_of = [](const Span& span) {
-      return unsigned{Classes::kTable[span.shown_class.load_relaxed()].slices};
+      return unsigned{Classes::kTable[index_of(span.shown_class())].slices};
     };
     cache.large_spans.let_go_of_older(slices_of, [&](Span& record) {
       const SpanRef span = cached_of_record(record);
@@ -619,7 +592,7 @@ class Heap {
   static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
   // The span of one block that this record, one of this heap, belongs to.
   SpanRef cached_of_record(const Span& span) {
-    const std::size_t number = pages_.slice_of(span.shown.base.load_relaxed());
+    const std::size_t number = pages_.slice_of(span.first_block());
     return pages_.span(SpanNumber{static_cast<std::uint32_t>(number)});
   }
   FreshSpan take_pooled(ClassId c, unsigned shard) {
@@ -695,7 +668,8 @@ class Heap {
   // In a span that counts as empty: a block that is on no list. nullptr: all are free.
   using InUse = const char*;
   InUse pool_or_retire(SpanRef span, unsigned shard) {
-    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
+    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree &&
+                     span->list() == ListId::kNone);
     SPANALLOC_ASSERT(has(span) && shard < pool_.shards());  // no other stack is ever looked at
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
@@ -736,7 +710,7 @@ class Heap {
   // A span that was emptied leaves its class. (Nothing is ever carved in a span of one block; where
   // one block was carved, it is clear that it is back.)
   InUse check_all_back_or_retire(SpanRef span) {
-    if (span->carved.load_relaxed() > 1) {
+    if (span->carved() > 1) {
       if (const InUse block = look_for_use(span); SPANALLOC_UNLIKELY(block != nullptr)) {
         retire(span);
         return block;
@@ -752,15 +726,15 @@ class Heap {
   // without a link, may be out.
   [[gnu::noinline]] InUse look_for_use(SpanRef span) {
     const ClassInfo& info = Classes::info(span->class_id());
-    if (SPANALLOC_UNLIKELY(span->purged.load_relaxed() != 0)) return look_for_use_but_purged(span);
-    return find_without_link(pages_.address(span.number), info.block_size,
-                             span->carved.load_relaxed(), info.virtual_span);
+    if (SPANALLOC_UNLIKELY(span->purged() != 0)) return look_for_use_but_purged(span);
+    return find_without_link(pages_.address(span.number), info.block_size, span->carved(),
+                             info.virtual_span);
   }
   // look_for_use() where blocks on purged pages have no link; only a wrong program uses those.
   SPANALLOC_COLD InUse look_for_use_but_purged(SpanRef span) {
     const ClassInfo& info = Classes::info(span->class_id());
-    const std::uint64_t purged = span->purged.load_relaxed();
-    for (std::uint32_t i = 0; i < span->carved.load_relaxed(); ++i) {
+    const std::uint64_t purged = span->purged();
+    for (std::uint32_t i = 0; i < span->carved(); ++i) {
       if ((PageMask::of_block(i, info.block_size) & purged) != 0) continue;
       const char* at = pages_.address(span.number) + std::size_t{i} * info.block_size;
       const auto* block = reinterpret_cast<const Block*>(at);
@@ -774,11 +748,9 @@ class Heap {
   SPANALLOC_COLD void retire(SpanRef span) {
     const SpanWord lost = SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared,
                                          pages_.capacity(span->class_id()));
-    span->free_list.clear();
-    span->rest.clear();
+    span->lose_free_blocks();
     span->expect_frees(1);
-    span->retired = true;
-    // Release: a thread that frees into it finds it so
+    span->set_retired(true);
     span->word.set(lost.with_delayed(true));
   }
   SPANALLOC_COLD [[noreturn]] static void block_in_use(InUse block) {

@@ -33,8 +33,8 @@ struct LargeBlocks {
 
   /// The block of a cached large span, which is in use again.
   SPANALLOC_INLINE static void* block_of(const Span& large, ClassId c) {
-    void* p = pointer_to(large.shown.base.load_relaxed());
-    unpoison(p, min_of(std::size_t{large.room}, std::size_t{Classes::info(c).block_size}));
+    void* p = pointer_to(large.first_block());
+    unpoison(p, min_of(std::size_t{large.room()}, std::size_t{Classes::info(c).block_size}));
     return p;
   }
 
@@ -43,14 +43,13 @@ struct LargeBlocks {
   /// no block of the span is out. It still begins in its first slice.)
   [[gnu::noinline]] static void* fit_cached(std::size_t n, auto& thread, Span* large,
                                             std::size_t alignment) {
-    const ClassId c{large->shown_class.load_relaxed()};
-    const std::uintptr_t first = align_down(large->shown.base.load_relaxed(), kSlice);
+    const ClassId c = large->shown_class();
+    const std::uintptr_t first = align_down(large->first_block(), kSlice);
     const SpanRef span{large,
                        SpanNumber{static_cast<std::uint32_t>(thread.pages->slice_of(first))}};
     const std::size_t offset =
         Place::offset(span.number, Classes::info(c).virtual_span, {n, alignment});
-    span->shown.base.store_relaxed(first + offset);
-    Heap::set_room(span, c);
+    large->move_block(first + offset, Classes::info(c));
     return block_of(*large, c);
   }
 
@@ -97,8 +96,7 @@ struct LargeBlocks {
   /// How many bytes of a block of that class, of any, in that span the program may use.
   static std::size_t block_bytes(auto& pages, ClassId c, SpanRef span) {
     if (!Classes::has_one_block(c)) return Classes::info(c).block_size;
-    return Place::bytes(span->shown.base.load_relaxed(), c,
-                        slices_of(pages, c, span).count * kSlice);
+    return Place::bytes(span->first_block(), c, slices_of(pages, c, span).count * kSlice);
   }
 
  private:
@@ -106,11 +104,10 @@ struct LargeBlocks {
   [[gnu::noinline]] static void* take_cached(auto& thread, ClassId c, Request request) {
     if (SPANALLOC_UNLIKELY(thread.cache == nullptr)) return nullptr;
     Span* large = thread.cache->large_spans.take(c, [](const Span& span) {
-      return unsigned{Classes::kTable[span.shown_class.load_relaxed()].slices};
+      return unsigned{Classes::kTable[index_of(span.shown_class())].slices};
     });
     if (large == nullptr) return nullptr;
-    if (request.bytes > large->room ||
-        !Place::is_aligned(large->shown.base.load_relaxed(), request)) {
+    if (request.bytes > large->room() || !Place::is_aligned(large->first_block(), request)) {
       return fit_cached(request.bytes, thread, large, request.alignment);
     }
     return block_of(*large, c);
@@ -121,8 +118,8 @@ struct LargeBlocks {
                         const Fill& fill) {
     Heap& heap = *thread.heap;
     const SpanRef span = fresh.span;
-    const std::uintptr_t last = span->shown.base.load_relaxed();
-    if (fresh.same_class && request.bytes <= span->room && Place::is_aligned(last, request)) {
+    const std::uintptr_t last = span->first_block();
+    if (fresh.same_class && request.bytes <= span->room() && Place::is_aligned(last, request)) {
       void* p = block_of(*span.record, c);
       fill.write(p, fresh.zero);
       heap.begin_same_life(span);
@@ -132,8 +129,7 @@ struct LargeBlocks {
     SPANALLOC_ASSERT(span_bytes == thread.pages->slices_of(span).count * kSlice);
     // In used memory the block begins where the last one did, if that will do:
     // those pages are in memory.
-    const bool stays = !fresh.zero &&
-                       Classes::has_one_block(ClassId{span->shown_class.load_relaxed()}) &&
+    const bool stays = !fresh.zero && Classes::has_one_block(span->shown_class()) &&
                        Place::fits(last, span_bytes, request);
     const std::size_t offset =
         stays ? Place::offset_of(last) : Place::offset(span.number, span_bytes, request);

@@ -72,10 +72,10 @@ class Loans {
   SPANALLOC_COLD bool return_all(auto& thread) {
     bool any = false;
     for_each([&](ClassId c, Loan& loan) {
-      if (loan.free_list.is_empty()) return;
-      Block* const list = loan.free_list.first();
+      if (loan.free_list().is_empty()) return;
+      Block* const list = loan.free_list().first();
       const ClassInfo& info = Classes::info(c);
-      const auto retire = [&] { loan.free_list.clear(); };
+      const auto retire = [&] { loan.free_list().clear(); };
       const ListLength length = Misuse<Config>::length_of_own_list(list, info, info.blocks, retire);
       retire();  // before anybody else has the blocks
       const SpanRef span = thread.pages->span(loan.span.load_relaxed());
@@ -102,14 +102,14 @@ class Loans {
     for_each([&](ClassId c, Loan& loan) {
       if (loan.span.load_relaxed() != span.number) return;
       const ClassInfo& info = Classes::info(c);
-      found = found || list_has(loan.free_list.first(), block, info.virtual_span, info.blocks);
+      found = found || list_has(loan.free_list().first(), block, info.virtual_span, info.blocks);
     });
     return found;
   }
   /// Empties the loan from this span, if there is one: its list is damaged.
   SPANALLOC_COLD void retire(SpanRef span) {
     for_each([&](ClassId, Loan& loan) {
-      if (loan.span.load_relaxed() == span.number) loan.free_list.clear();
+      if (loan.span.load_relaxed() == span.number) loan.free_list().clear();
     });
   }
 
@@ -138,11 +138,11 @@ class Loans {
     Loan& loan = loans_[index_of(c)];
     // The list last, with release: a fork's child that finds it finds the rest.
     // (Until then it is empty.)
-    loan.free_list.clear();
+    loan.free_list().clear();
     loan.span.store_relaxed(span);
     Atomic<std::uint64_t>& classes = classes_[index_of(c) / 64];
     classes.store_relaxed(classes.load_relaxed() | std::uint64_t{1} << index_of(c) % 64);
-    loan.free_list.set(list);
+    loan.free_list().set(list);
     return loan;
   }
 

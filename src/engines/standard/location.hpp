@@ -31,8 +31,8 @@ struct Location {
     const SpanWord word = span->load_word();
     // The record of a free slice may lead to a span before it that does not have this slice.
     const bool in_span = word.state() != SpanState::kFree &&
-                         index_of(slice.number) - index_of(span.number) < (1u << span->order);
-    return {span, word, in_span, in_span && span->shown.is_block(address_of(p))};
+                         index_of(slice.number) - index_of(span.number) < (1u << span->order());
+    return {span, word, in_span, in_span && span->is_block(address_of(p))};
   }
 };
 

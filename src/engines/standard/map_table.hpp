@@ -94,7 +94,7 @@ class MapTable {
   template <class F>
   void for_each_slice(SpanRef span, F f) {
     const std::uintptr_t first = address_of(pages_.address(span.number));
-    for (std::uintptr_t i = 0; i < (1u << span->order); ++i) f(first + (i << Config::kSliceBits));
+    for (std::uintptr_t i = 0; i < (1u << span->order()); ++i) f(first + (i << Config::kSliceBits));
   }
 
   PageLayer<Config>& pages_;

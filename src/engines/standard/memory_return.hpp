@@ -302,20 +302,14 @@ class MemoryReturn {
       if (!pages_.has_record(number)) continue;
       const SpanRef span = pages_.span(number);
       protocol.with_shared(span, which == Which::kAll, [&](auto& cache, SpanWord word) {
-        const auto* owner = pages_.heaps.find(span->heap.load_relaxed());
+        const auto* owner = pages_.heaps.find(span->heap());
         if (owner == nullptr || !owner->is_started()) return;
         // The number of blocks out only falls while the span is shared.
         // (`uncounted`: by others' frees only.)
         const std::uint32_t out = word.outstanding() - span->uncollected();
-        const std::uint32_t seen = Watch::seen(out);
-        const bool purged_parts = span->watched == Watch::purged(out);
-        if (which == Which::kAged && span->watched != seen) {
-          if (!purged_parts) span->watched = seen;
-          return;
+        if (span->wants_purge(out, which == Which::kAged)) {
+          cost += pages_.purge_pages(span, cache, word);
         }
-        if (purged_parts) return;
-        span->watched = Watch::purged(out);
-        cost += pages_.purge_pages(span, cache, word);
       });
     }
     return true;

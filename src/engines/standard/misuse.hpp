@@ -64,7 +64,7 @@ struct Misuse {
   static bool is_newest_free(auto& thread, SpanRef span, SpanWord word, const void* p) {
     return word.head() == thread.pages->offset_of(span, p) ||
            (thread.cache != nullptr && thread.cache->batches.newest(span) == p) ||
-           (thread.is_mine(word) && span->free_list.first() == p);
+           (thread.is_mine(word) && span->free_list().first() == p);
   }
 
   /// Whether the block is on the span's own lists or remote list, or in this thread's batch or
@@ -82,8 +82,8 @@ struct Misuse {
         (has(thread.cache->batches.newest(span)) || thread.cache->loans.has(span, block))) {
       return true;
     }
-    // Acquire: pairs with push_freed().
-    return has(span->free_list.first_acquire()) || has(span->rest.first_acquire());
+    // Acquire: pairs with FreeTarget::push().
+    return has(span->free_list().first_acquire()) || has(span->rest().first_acquire());
   }
 
   /// Reports a block that looks free if it is on a list that this thread may read. Else the
@@ -105,9 +105,7 @@ struct Misuse {
   /// Empties all lists of an owned span of this thread; its untouched blocks stay. If the span is
   /// in no place, because it was just being counted, it goes out of use.
   SPANALLOC_COLD static void retire_lists(auto& thread, SpanRef span) {
-    span->free_list.clear();
-    span->rest.clear();
-    span->purged.store_release(0);
+    span->lose_free_blocks();
     (void)span->word.take_remotes(Classes::info(span->class_id()).blocks);
     auto& cache = *thread.cache;
     if (cache.owned.has(span.number, span->class_id())) return;

@@ -109,7 +109,7 @@ class OwnedSpans {
     const unsigned place = used_up_.any(c);
     if (place == UsedUp::kNoPlace) return false;
     const SpanRef span = thread.pages->span(used_up_.span(place));
-    return span->free_list.is_empty() &&
+    return span->free_list().is_empty() &&
            Blocks::take_remotes(thread, span, Classes::info(c).refill_remotes) &&
            take_used_up(thread, c, place);
   }
@@ -119,7 +119,7 @@ class OwnedSpans {
     used_up_.for_each([&](unsigned i) {
       if (found || used_up_.class_of(i) != c) return;
       const SpanRef span = thread.pages->span(used_up_.span(i));
-      found = (!span->free_list.is_empty() || Blocks::take_remotes(thread, span, 1)) &&
+      found = (!span->free_list().is_empty() || Blocks::take_remotes(thread, span, 1)) &&
               take_used_up(thread, c, i);
     });
     return found;
@@ -173,7 +173,7 @@ class OwnedSpans {
   /// Shares all spans that have no free block, but for those that others have freed.
   void share_full(auto& thread) {
     for_each_current(thread, [&](ClassId c, SpanRef span) {
-      if (span->free_list.is_empty() && Blocks::is_all_on_list(span))
+      if (span->free_list().is_empty() && Blocks::is_all_on_list(span))
         share_current(thread, c, span, 0);
     });
     share_all_used_up(thread);
@@ -231,11 +231,11 @@ class OwnedSpans {
 
   bool take_used_up(auto& thread, ClassId c, unsigned place) {
     const SpanRef span = thread.pages->span(used_up_.span(place));
-    SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && !span->free_list.is_empty());
+    SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && !span->free_list().is_empty());
     if (const SpanRef empty = thread.current_span(c)) join_used_up(c, empty);
     set_current(thread, c, span);
-    span->watched = 0;
-    span->expect_frees_while_owned();
+    span->forget_watch();
+    span->expect_first_clock();
     used_up_.leave(place, Classes::info(c).slices);
     thread.cache->timed_work.count_event(thread, c);
     return true;
@@ -243,7 +243,7 @@ class OwnedSpans {
   // From here on the owner's frees into the span are counted: the one that makes it ready is an
   // event.
   SPANALLOC_INLINE void join_used_up(ClassId c, SpanRef span) {
-    SPANALLOC_ASSERT(span->free_list.is_empty() && span->rest.is_empty());
+    SPANALLOC_ASSERT(span->free_list().is_empty() && span->rest().is_empty());
     const ClassInfo& info = Classes::info(c);
     span->expect_frees(info.refill_remotes);
     used_up_.join(span.number, c, info.slices);
@@ -263,22 +263,18 @@ class OwnedSpans {
   // then leaves the span alone.
   [[gnu::noinline]] void look_at_current(auto& thread, SpanRef span) {
     const ClassId c = span->class_id();
-    const std::uint32_t looks = span->quota.load_relaxed();
-    if (looks >= Span::kForClock) {
-      const std::uint32_t frees = 2 * (looks - Span::kForClock);
-      const bool has_more = thread.cache->timed_work.run(thread, c);
-      return span->expect_clock(has_more                   ? Span::kSoonClock
-                                : frees < Span::kMostClock ? frees
-                                                           : Span::kMostClock);
+    if (span->is_for_clock()) {
+      return span->expect_next_clock(thread.cache->timed_work.run(thread, c));
     }
-    span->expect_frees_while_owned();
+    const std::uint32_t looks = span->looks();
+    span->expect_first_clock();
     if (current(c) != span.number || thread.exited) return;
     // (A thread that gives no spans up takes few other slow paths: it reads the clock here soon.)
-    if (delay_.stays(c)) return span->expect_clock(Span::kSoonClock);
+    if (delay_.stays(c)) return span->expect_clock(SpanEvents::kSoonClock);
     const auto inside = thread.enter();
     const std::uint32_t free_blocks = Blocks::count_free(thread, span);
     const std::uint32_t out = span->load_word().outstanding() - free_blocks;
-    const std::uint32_t few = span->carved.load_relaxed() / 2;
+    const std::uint32_t few = span->carved() / 2;
     if (out <= few) {
       delay_.gave_up(c, os::now_ms());
       share_current(thread, c, span, free_blocks);
@@ -294,11 +290,9 @@ class OwnedSpans {
   [[gnu::noinline]] void look_at_used_up(auto& thread, SpanRef span, unsigned place) {
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
-    if (span->watched != Watch::kGrown) return used_up_.mark_ready(place);
+    if (!span->has_grown()) return used_up_.mark_ready(place);
     if (span->uncollected() == info.refill_remotes) {
-      const std::uint32_t more = info.blocks * 5 / 8;
-      span->left.store_relaxed(more);
-      span->quota.store_relaxed(info.refill_remotes + more);
+      span->expect_more_frees(info.blocks * 5 / 8);
       return used_up_.mark_ready(place);
     }
     if (delay_.stays(c)) return;

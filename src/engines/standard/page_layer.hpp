@@ -94,7 +94,7 @@ class PageLayer : public thread::ForkWatch {
   }
   /// The record of the span that a slice belongs to.
   SpanRef span_of(SpanRef slice) {
-    return span(SpanNumber{index_of(slice.number) & ~((1u << slice->order) - 1)});
+    return span(SpanNumber{index_of(slice.number) & ~((1u << slice->order()) - 1)});
   }
   /// Slices below this have records, but for gaps. Acquire: the table is open so far.
   SpanNumber end_of_spans() const {
@@ -137,7 +137,7 @@ class PageLayer : public thread::ForkWatch {
   }
   std::uint32_t purged_blocks(SpanRef span) const {
     const ClassInfo& info = Classes::info(span->class_id());
-    return count_purged(span->purged.load_relaxed(), info.block_size, span->carved.load_relaxed());
+    return count_purged(span->purged(), info.block_size, span->carved());
   }
   /// In a fork's child, under the lock of the span's owner.
   SPANALLOC_COLD void unlink_purged(SpanRef span, BlockOffset remotes) {
@@ -151,7 +151,7 @@ class PageLayer : public thread::ForkWatch {
   /// For the new owner of a span: ends its lists before the first purged block.
   /// Returns the remote list.
   SPANALLOC_INLINE BlockOffset cut_lists(SpanRef span, BlockOffset remotes) {
-    if (SPANALLOC_LIKELY(span->purged.load_relaxed() == 0)) return remotes;
+    if (SPANALLOC_LIKELY(span->purged() == 0)) return remotes;
     return cut_lists_slow(span, remotes);
   }
   /// How many blocks a list of a shared span has; more than the span has: the list is damaged.
@@ -166,7 +166,7 @@ class PageLayer : public thread::ForkWatch {
     return partial_purge_of(span).purge_pages(
         remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
           const bool purged =
-              arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
+              arena.purge_part(index_of(span.number), std::size_t{1} << span->order(), at, bytes);
           if (purged) memory_return.note_purged(bytes);
           return purged;
         });
@@ -186,7 +186,7 @@ class PageLayer : public thread::ForkWatch {
   void note_repair() { lists_repaired = true; }
 
   /// The heap that a span in use belongs to.
-  Heap& heap_of(SpanRef span) { return heaps[span->heap.load_relaxed()]; }
+  Heap& heap_of(SpanRef span) { return heaps[span->heap()]; }
   /// Makes place n of a table beside the arena. If it is refused memory, decommits the arena's free
   /// memory and tries again.
   template <class Table>

@@ -34,23 +34,24 @@ namespace spanalloc::standard {
 class PartialPurge {
  public:
   PartialPurge(Span& span, char* base, const SizeClass& info)
-      : span_(span), base_(base), info_(info), carved_(span.carved.load_relaxed()) {}
+      : span_(span), base_(base), info_(info), carved_(span.carved()) {}
 
   /// purge(first byte, bytes) returns false if the old bytes stay. Returns the cost, in some 7 ns:
   /// 1 for a block that was looked at, 16 for a page purged, 100 for a call.
   template <class Purge>
   std::uint32_t purge_pages(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
     const std::uint64_t old = purged();
-    // Acquire: pairs with push_freed(); sees the links behind it.
-    Block* const first = span_.free_list.first_acquire();
+    // Acquire: pairs with FreeTarget::push(); sees the links behind it.
+    Block* const first = span_.free_list().first_acquire();
     // Damaged lists are left alone: the owner will report them.
-    if (!count_list(first) || !count_list(span_.rest.first()) || !count_list(remotes)) return cost_;
+    if (!count_list(first) || !count_list(span_.rest().first()) || !count_list(remotes))
+      return cost_;
     for_each_purged(old, info_.block_size, carved_, [&](std::uint32_t i) { count_block(i); });
     const Pages pages = pages_to_give(old, page_size);
     if (pages.fresh != 0) {
-      span_.purged.store_release(old | pages.fresh);
-      unlink(span_.rest.first(), &span_.rest);
-      unlink(first, still ? &span_.free_list : nullptr);
+      span_.set_purged(old | pages.fresh);
+      unlink(span_.rest().first(), &span_.rest());
+      unlink(first, still ? &span_.free_list() : nullptr);
       if (!still) set_aside(first);
       unlink(remotes, nullptr);
       set_aside(remotes);
@@ -72,7 +73,7 @@ class PartialPurge {
   /// list, as purge_pages() takes it.
   Block* cut_lists(Block* remotes) {
     if (SPANALLOC_LIKELY(purged() == 0)) return remotes;
-    cut(span_.free_list.first(), &span_.free_list);
+    cut(span_.free_list().first(), &span_.free_list());
     if (!remotes->is_end() && is_purged(remotes)) return no_block();
     cut(remotes, nullptr);
     return remotes;
@@ -83,9 +84,9 @@ class PartialPurge {
   /// (Purged pages are only read.)
   SPANALLOC_COLD void unlink_purged(Block* remotes, bool still) {
     if (purged() == 0) return;
-    Block* const first = span_.free_list.first();
-    unlink(span_.rest.first(), &span_.rest);
-    unlink(first, still ? &span_.free_list : nullptr);
+    Block* const first = span_.free_list().first();
+    unlink(span_.rest().first(), &span_.rest());
+    unlink(first, still ? &span_.free_list() : nullptr);
     if (!still) set_aside(first);
     unlink(remotes, nullptr);
     set_aside(remotes);
@@ -118,7 +119,7 @@ class PartialPurge {
     std::uint64_t untouched = 0;  ///< without a block that was carved
   };
 
-  std::uint64_t purged() const { return span_.purged.load_relaxed(); }
+  std::uint64_t purged() const { return span_.purged(); }
   std::uint32_t index_of_block(const Block* block) const {
     return static_cast<std::uint32_t>(address_of(block) - address_of(base_)) / info_.block_size;
   }
@@ -160,7 +161,7 @@ class PartialPurge {
       const std::uint64_t bit = std::uint64_t{1} << page;
       if ((old & bit) != 0) continue;
       if (begin >= end_of_carved) {
-        if (!span_.zero) pages.untouched |= bit;
+        if (!span_.is_zero()) pages.untouched |= bit;
         continue;
       }
       const bool is_whole = behind <= end_of_carved;
@@ -217,7 +218,7 @@ class PartialPurge {
     if (behind->is_end() || is_purged(behind)) return;
     Block* last = behind;
     while (!last->next()->is_end() && !is_purged(last->next())) last = last->next();
-    span_.rest.prepend(behind, last);
+    span_.rest().prepend(behind, last);
   }
   void cut(Block* block, FreeList* head) {
     Block* last = nullptr;

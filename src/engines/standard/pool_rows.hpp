@@ -133,7 +133,7 @@ class PoolRows {
       const SpanNumber number = stacks_->get_local(stack, shard, pages_.pool_links());
       if (number == SpanNumber::kNone) break;
       const SpanRef span = pages_.span(number);
-      cost += 1 + span->carved.load_relaxed() / 64;
+      cost += 1 + span->carved() / 64;
       give(span);
     }
     return cost;

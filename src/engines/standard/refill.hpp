@@ -36,7 +36,7 @@ struct Refill {
       const SpanRef span = thread.current_span(c);
       if (SPANALLOC_UNLIKELY(!span)) return nullptr;
       Block* block = Blocks::carve_one(span, info);
-      if (block != nullptr && !span->zero) Blocks::take_own(thread, span);
+      if (block != nullptr && !span->is_zero()) Blocks::take_own(thread, span);
       return block;
     }
     Block* block = Blocks::pop(thread.list_of(c), info);

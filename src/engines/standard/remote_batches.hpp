@@ -34,6 +34,19 @@ struct alignas(kCacheLine) RemoteBatch : FreeTarget {
   std::uint32_t quota;  ///< how many blocks it may hold; 0: it holds none
 
   bool holds(SpanNumber span) const { return quota != 0 && number == span; }
+  /// Begins with its first block; `most`: how many it may hold.
+  void begin(Block* block, const BlockTest& blocks, std::uint32_t most) {
+    block->link_to(no_block());
+    blocks_.set(blocks);
+    free_list_.set(block);
+    oldest = block;
+    left_.store_relaxed(most - 1);
+    quota = most;
+  }
+  /// Blocks of the span were carved since it began.
+  void follow(const BlockTest& blocks) { blocks_.set(blocks); }
+  std::uint32_t count() const { return quota - left_.load_relaxed(); }
+  bool is_full() const { return left_.load_relaxed() == 0; }
 };
 
 /// Of one cache record; `thread`, its thread cache, is the only one who calls. A span may have one
@@ -65,7 +78,7 @@ class RemoteBatches {
   /// After a free on the short path. False: the event was not that the span's batch is full.
   bool flush_if_full(auto& thread, SpanRef span) {
     RemoteBatch& batch = of(span.number);
-    if (!batch.holds(span.number) || batch.left.load_relaxed() != 0) return false;
+    if (!batch.holds(span.number) || !batch.is_full()) return false;
     flush(batch, thread);
     return true;
   }
@@ -80,7 +93,7 @@ class RemoteBatches {
   /// The first block of the span's batch; the end of a list: there is none.
   Block* newest(SpanRef span) {
     const RemoteBatch& batch = of(span.number);
-    return batch.holds(span.number) ? batch.free_list.first() : no_block();
+    return batch.holds(span.number) ? batch.free_list().first() : no_block();
   }
   /// Takes the span's batch, which is damaged, out of use; its blocks stay out.
   void retire(auto& thread, SpanRef span) {
@@ -114,11 +127,11 @@ class RemoteBatches {
                                 Block* block) {
     if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
       // The batch is not in the map any more, or the block was carved after the batch had begun.
-      Block* newest = batch.free_list.first();
+      Block* newest = batch.free_list().first();
       if (SPANALLOC_UNLIKELY(newest == block)) Misuse::retire_and_report(thread, span, block);
       RemoteBatch* const the_batch = &batch;
-      const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
-      batch.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());
+      const bool full = FreeTarget::push(the_batch, block, address_of(newest) ^ address_of(block));
+      batch.follow(span->shown_blocks());
       thread.miss_map(span, batch);
       if (full) flush(batch, thread);
       return;
@@ -126,12 +139,7 @@ class RemoteBatches {
     const std::size_t size = Classes::info(span->class_id()).block_size;
     const std::uint32_t quota = quota_for(thread, span, word, size);
     if (quota <= 1) return thread.free_to_span(span, block, block, 1);
-    block->link_to(no_block());
-    batch.blocks.set(span->shown);
-    batch.free_list.set(block);
-    batch.oldest = block;
-    batch.left.store_relaxed(quota - 1);
-    batch.quota = quota;
+    batch.begin(block, span->shown_blocks(), quota);
     bytes_ += quota * size;
     ++holding_;
     thread.pages->maps.show(*thread.map, span, batch);
@@ -158,7 +166,7 @@ class RemoteBatches {
   // span would count as free.
   static void check(const RemoteBatch& batch, SpanRef span, std::uint32_t count) {
     const std::size_t most = Classes::info(span->class_id()).virtual_span;
-    Block* block = batch.free_list.first();
+    Block* block = batch.free_list().first();
     std::uint32_t behind = count - 1;
     for (; block != batch.oldest && behind != 0; --behind) {
       const std::uint64_t link = block->link();
@@ -166,17 +174,17 @@ class RemoteBatches {
       block = block->behind(link);
     }
     if (SPANALLOC_UNLIKELY(block != batch.oldest || behind != 0))
-      Misuse::miscounted(batch.free_list.first());
+      Misuse::miscounted(batch.free_list().first());
   }
 
   // Frees the batch's blocks to their span, which another thread owns.
   [[gnu::noinline]] void flush(RemoteBatch& batch, auto& thread) {
-    const std::uint32_t count = batch.quota - batch.left.load_relaxed();
+    const std::uint32_t count = batch.count();
     SPANALLOC_ASSERT(count != 0 && batch.quota != 0);
     const SpanRef span = thread.pages->span(batch.number);
     end(batch, thread, span);
     check(batch, span, count);  // a damaged one is in no place any more
-    thread.free_to_span(span, batch.free_list.first(), batch.oldest, count);
+    thread.free_to_span(span, batch.free_list().first(), batch.oldest, count);
   }
   [[gnu::noinline]] void flush_next(auto& thread) {
     RemoteBatch& batch = batches_[next_++ % kBatches];

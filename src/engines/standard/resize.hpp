@@ -101,7 +101,7 @@ struct Resize {
   // move out of the arena.
   static void* resize_large(Pages& pages, SpanRef span, std::size_t n, SliceCount old) {
     Heap& home = pages.heap_of(span);
-    const std::size_t offset = Large::Place::offset_of(span->shown.base.load_relaxed());
+    const std::size_t offset = Large::Place::offset_of(span->first_block());
     const SliceCount slices = Large::slices_for(offset + n);
     // If the block begins late in its first slice, the class that has as many slices.
     ClassId c = n > Config::kMaxBlock ? Classes::kHuge : Classes::of(n);
@@ -137,9 +137,10 @@ struct Resize {
     // In this order, because a fork's child may find the span in between: its class
     // then says less than it has.
     const ClassId before = span->class_id();
-    if (slices < old) Heap::change_class(span, c);
+    if (slices < old) span->change_class(c, Classes::info(c));
     const bool fits = slices == old || home.resize_in_place(span, old, slices);
-    Heap::change_class(span, fits ? c : before);
+    const ClassId now = fits ? c : before;
+    span->change_class(now, Classes::info(now));
     return fits;
   }
 };

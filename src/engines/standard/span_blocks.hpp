@@ -39,35 +39,34 @@ struct SpanBlocks {
 
   /// Whether a current span has nothing that its free_list could go on with.
   static bool is_all_on_list(SpanRef span) {
-    return span->carved.load_relaxed() == Classes::info(span->class_id()).blocks &&
-           span->rest.is_empty() && span->purged.load_relaxed() == 0;
+    return span->carved() == Classes::info(span->class_id()).blocks && span->rest().is_empty() &&
+           span->purged() == 0;
   }
 
   /// Refills the span's empty list: with its second list, purged blocks, or the next untouched
   /// ones.
   [[gnu::noinline]] static Refilled take_own(auto& thread, SpanRef span) {
-    SPANALLOC_ASSERT(span->free_list.is_empty() && thread.is_owned_here(span->load_word()));
-    if (SPANALLOC_UNLIKELY(!span->rest.is_empty())) {
+    SPANALLOC_ASSERT(span->free_list().is_empty() && thread.is_owned_here(span->load_word()));
+    if (SPANALLOC_UNLIKELY(!span->rest().is_empty())) {
       // In this order a fork's child finds the list once, or not at all.
-      span->free_list.set(span->rest.take_all());
+      span->free_list().set(span->rest().take_all());
       return Refilled::kBlocks;
     }
     const ClassInfo& info = Classes::info(span->class_id());
-    if (SPANALLOC_UNLIKELY(span->purged.load_relaxed() != 0)) {
-      span->free_list.set(take_purged(thread, span, info));
+    if (SPANALLOC_UNLIKELY(span->purged() != 0)) {
+      span->free_list().set(take_purged(thread, span, info));
       return Refilled::kBlocks;
     }
-    if (span->carved.load_relaxed() == info.blocks) return Refilled::kNothing;
-    span->free_list.set(carve(thread, span, info));
-    return span->zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
+    if (span->carved() == info.blocks) return Refilled::kNothing;
+    span->free_list().set(carve(thread, span, info));
+    return span->is_zero() ? Refilled::kZeroBlocks : Refilled::kBlocks;
   }
 
   /// Carves the next block; nullptr: there is none.
   SPANALLOC_INLINE static Block* carve_one(SpanRef span, const ClassInfo& info) {
-    if (span->carved.load_relaxed() == info.blocks) return nullptr;
-    if (SPANALLOC_UNLIKELY(!span->rest.is_empty())) return nullptr;
-    auto* block = pointer_to<Block>(span->blocks.base.read_own() +
-                                    std::size_t{span->carved.load_relaxed()} * info.block_size);
+    if (span->carved() == info.blocks) return nullptr;
+    if (SPANALLOC_UNLIKELY(!span->rest().is_empty())) return nullptr;
+    Block* block = span->next_to_carve(info);
     count_carved(span, info, 1);
     unpoison(block, info.block_size);
     block->clear_link();
@@ -77,7 +76,7 @@ struct SpanBlocks {
   /// Refills the span's empty list with what other threads have freed of it, if that is enough.
   SPANALLOC_INLINE static bool take_remotes(auto& thread, SpanRef span, std::uint32_t at_least) {
     const ClassInfo& info = Classes::info(span->class_id());
-    SPANALLOC_ASSERT(span->free_list.is_empty());
+    SPANALLOC_ASSERT(span->free_list().is_empty());
     // An old value only delays the choice.
     if (info.blocks - span->load_word().outstanding() < at_least) return false;
     const RemoteList remotes = span->word.take_remotes(info.blocks);
@@ -88,7 +87,7 @@ struct SpanBlocks {
     // assertion counts the list, because that is a walk over blocks in another CPU's cache. pop()
     // finds a block that is here a second time: it has no link.)
     SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
-    span->free_list.set(list);
+    span->free_list().set(list);
     return true;
   }
 
@@ -97,11 +96,11 @@ struct SpanBlocks {
   static void add_remotes(auto& thread, SpanRef span, BlockOffset remotes) {
     if (remotes == BlockOffset::kNone) return;
     Block* const list = thread.pages->block_at_offset(span, remotes);
-    if (span->free_list.is_empty()) return span->free_list.set(list);
-    if (span->rest.is_empty()) return span->rest.set(list);
+    if (span->free_list().is_empty()) return span->free_list().set(list);
+    if (span->rest().is_empty()) return span->rest().set(list);
     const ClassInfo& info = Classes::info(span->class_id());
     const auto retire = [&] { Misuse::retire_lists(thread, span); };
-    span->rest.prepend(list, Misuse::length_of_own_list(list, info, info.blocks, retire).last);
+    span->rest().prepend(list, Misuse::length_of_own_list(list, info, info.blocks, retire).last);
   }
 
   /// Joins the two lists of a span, and counts what is free in it, but for what other threads have
@@ -110,11 +109,11 @@ struct SpanBlocks {
     // So that nobody borrows what others have freed while this looks at it.
     const auto guard = thread.lock_lists();
     const ClassInfo& info = Classes::info(span->class_id());
-    const std::uint32_t carved = span->carved.load_relaxed();
+    const std::uint32_t carved = span->carved();
     std::uint32_t count =
-        info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
-    Block* const list = span->free_list.first();
-    Block* const rest = span->rest.first();
+        info.blocks - carved + count_purged(span->purged(), info.block_size, carved);
+    Block* const list = span->free_list().first();
+    Block* const rest = span->rest().first();
     const auto last_of = [&](Block* first) -> Block* {
       if (first->is_end()) return nullptr;
       const auto retire = [&] { Misuse::retire_lists(thread, span); };
@@ -142,8 +141,8 @@ struct SpanBlocks {
     SPANALLOC_ASSERT(count <= info.blocks);
     if (last_of_rest != nullptr) {
       // In this order a fork's child finds each list once, or not at all.
-      span->rest.clear();
-      span->free_list.prepend(rest, last_of_rest);
+      span->rest().clear();
+      span->free_list().prepend(rest, last_of_rest);
     }
     return count;
   }
@@ -153,13 +152,13 @@ struct SpanBlocks {
   // up. Of larger blocks it carves some more where the memory was used before: most of their pages
   // are there.
   static Block* carve(auto& thread, SpanRef span, const ClassInfo& info) {
-    const std::uint32_t carved = span->carved.load_relaxed();
+    const std::uint32_t carved = span->carved();
     SPANALLOC_ASSERT(carved < info.blocks && thread.is_owned_here(span->load_word()));
     const std::size_t offset = std::size_t{carved} * info.block_size;
     const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
     auto count =
         static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
-    if (count == 1 && !span->zero) count = Config::kCarvedWhereUsed;
+    if (count == 1 && !span->is_zero()) count = Config::kCarvedWhereUsed;
     count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
     // After its exit hook a thread gives the span back with each call: one block is enough.
     if (SPANALLOC_UNLIKELY(thread.exited)) count = 1;
@@ -170,35 +169,29 @@ struct SpanBlocks {
   }
   SPANALLOC_INLINE static void count_carved(SpanRef span, const ClassInfo& info,
                                             std::uint32_t count) {
-    const std::uint32_t before = span->carved.load_relaxed();
-    const std::uint32_t carved = before + count;
-    span->carved.store_relaxed(carved);
-    // The limit says which blocks may be freed: those that were carved. (A thread that gets a block
-    // from another thread has been given this limit with it.)
-    const std::uint64_t limit = multiple_limit(info.block_size, info.magic, carved);
-    span->blocks.limit.store_relaxed(limit);
-    span->shown.limit.store_relaxed(limit);
+    const std::uint32_t before = span->carved();
+    span->carve(info, count);
     expect_emptying(span, info, before == 0 ? 1 : before);
   }
 
   // Links up the purged blocks of the next purged page, or pages, if a block touches several: at
   // least one.
   SPANALLOC_COLD static Block* take_purged(auto& thread, SpanRef span, const ClassInfo& info) {
-    std::uint64_t purged = span->purged.load_relaxed();
+    std::uint64_t purged = span->purged();
     SPANALLOC_ASSERT(purged != 0 && thread.is_owned_here(span->load_word()));
     Block* first = no_block();
     Block* last = nullptr;
     do {
       const std::uint64_t page = purged & -purged;
       purged &= ~page;
-      for_each_purged(page, info.block_size, span->carved.load_relaxed(), [&](std::uint32_t i) {
+      for_each_purged(page, info.block_size, span->carved(), [&](std::uint32_t i) {
         if ((PageMask::of_block(i, info.block_size) & purged) != 0) return;
         auto* block = reinterpret_cast<Block*>(thread.pages->address(span.number) +
                                                std::size_t{i} * info.block_size);
         unpoison(block, sizeof(Block));
         // It has no link, unless it was freed a second time.
         if (SPANALLOC_UNLIKELY(block->has_link(info.virtual_span))) {
-          span->purged.store_release(0);  // they are lost
+          span->set_purged(0);  // they are lost
           Misuse::freed_twice(block);
         }
         if (last != nullptr) {
@@ -211,8 +204,8 @@ struct SpanBlocks {
     } while (last == nullptr);
     last->link_to(no_block());
     // Before they are on a list: a fork's child takes them as out.
-    span->purged.store_release(purged);
-    expect_emptying(span, info, span->carved.load_relaxed());
+    span->set_purged(purged);
+    expect_emptying(span, info, span->carved());
     return first;
   }
 
@@ -223,8 +216,8 @@ struct SpanBlocks {
   // busy thread more than it gains.
   SPANALLOC_INLINE static void expect_emptying(SpanRef span, const ClassInfo& info,
                                                std::uint32_t out) {
-    span->watched = Watch::kGrown;
-    if (span->carved.load_relaxed() * info.block_size <= Config::kLittleForCurrent) return;
+    span->note_grown();
+    if (span->carved() * info.block_size <= Config::kLittleForCurrent) return;
     span->expect_emptying(out - out / 2, 0);
   }
 };

@@ -158,7 +158,7 @@ class SpanPlacement {
     const bool is_abandoned = cache.is_abandoned_list();
     // An abandoned span serves any thread that needs a block: one free block makes it partial.
     const std::uint32_t limit = is_abandoned ? capacity - 1 : pages_.partial_outstanding(c);
-    if (word.outstanding() <= limit || span->uncounted) {
+    if (word.outstanding() <= limit || span->is_uncounted()) {
       span->expect_frees(word.outstanding());
       push(cache, span, ListId::kPartial);
       if (is_abandoned) cache.abandoned.show(c);
@@ -170,24 +170,24 @@ class SpanPlacement {
 
   /// The span is on the delayed list already, or on none.
   void push_delayed(Lists& cache, SpanRef span) {
-    if (span->list != ListId::kDelayed) push(cache, span, ListId::kDelayed);
+    if (span->list() != ListId::kDelayed) push(cache, span, ListId::kDelayed);
     cache.has_delayed.store_relaxed(1);  // the lock orders it
   }
 
   void push(Lists& cache, SpanRef span, ListId list) {
     SPANALLOC_ASSERT(may_change(cache) && span);
-    SPANALLOC_ASSERT(span->list == ListId::kNone);  // I1: on one list at most
-    span->list = list;
+    SPANALLOC_ASSERT(span->list() == ListId::kNone);  // I1: on one list at most
+    span->list_ = list;
     const ClassId c = span->class_id();
     cache.with_list(list, c, [&](auto& the_list) { the_list.push_front(span.number, links()); });
     if (list == ListId::kPartial || list == ListId::kNearlyFull) cache.note_class(c);
   }
 
   void unlink(Lists& cache, SpanRef span) {
-    SPANALLOC_ASSERT(may_change(cache) && span->list != ListId::kNone);
-    cache.with_list(span->list, span->class_id(),
+    SPANALLOC_ASSERT(may_change(cache) && span->list() != ListId::kNone);
+    cache.with_list(span->list(), span->class_id(),
                     [&](auto& the_list) { the_list.remove(span.number, links()); });
-    span->list = ListId::kNone;
+    span->list_ = ListId::kNone;
   }
 
   /// Calls f(SpanRef) for every span on a list. f may unlink the span or chain it up.
@@ -195,7 +195,7 @@ class SpanPlacement {
   void for_each_on(const List& list, F f) {
     for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
-      number = span->next;
+      number = span->next();
       f(span);
     }
   }
@@ -206,8 +206,9 @@ class SpanPlacement {
   }
 
   void chain(SpanChain& chain, SpanRef span) {
-    SPANALLOC_ASSERT(span->list == ListId::kNone && span->load_word().state() == SpanState::kFree);
-    span->next = chain.first;
+    SPANALLOC_ASSERT(span->list() == ListId::kNone &&
+                     span->load_word().state() == SpanState::kFree);
+    span->next_ = chain.first;
     chain.first = span.number;
     ++chain.count;
   }
@@ -215,8 +216,8 @@ class SpanPlacement {
  protected:
   struct Links {
     Pages& pages;
-    auto& next(SpanNumber number) const { return pages.span(number)->next; }
-    auto& previous(SpanNumber number) const { return pages.span(number)->prev; }
+    auto& next(SpanNumber number) const { return pages.span(number)->next_; }
+    auto& previous(SpanNumber number) const { return pages.span(number)->prev_; }
   };
   Links links() const { return {pages_}; }
 

@@ -75,7 +75,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     return freed;
   }
 
-  /// The owner's call after a free that was an event (push_freed). True: the span is
+  /// The owner's call after a free that was an event (FreeTarget::push). True: the span is
   /// empty, and the caller's.
   bool collect_after_free(SpanRef span, CacheNumber me) {
     CacheGuard guard(*this, me);
@@ -168,8 +168,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     for (SpanNumber number = cache.partial[index_of(c)].first();
          number != SpanNumber::kNone && look_at != 0; --look_at) {
       const SpanRef span = pages_.span(number);
-      number = span->next;
-      if (!span->uncounted) continue;
+      number = span->next();
+      if (!span->is_uncounted()) continue;
       if (const OwnedSpan owned = shared_to_owned(cache, span, c, me)) return owned;
     }
     return {};
@@ -229,7 +229,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     const std::uint32_t capacity = pages_.capacity(c);
     for (SpanNumber number = cache.nearly_full[index_of(c)].first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
-      number = span->next;
+      number = span->next();
       if (span->load_word().outstanding() - span->uncollected() >= capacity) {
         unlink(cache, span);
         span->expect_frees(1);
@@ -292,7 +292,7 @@ class SpanProtocol : public SpanRepair<Pages> {
       return;
     }
     const SpanWord now = span->word.load_acquire();
-    if (now.is(word.owner(), SpanState::kShared) && span->list != ListId::kNone) f(cache, now);
+    if (now.is(word.owner(), SpanState::kShared) && span->list() != ListId::kNone) f(cache, now);
     Base::unlock_cache(cache);
   }
 
@@ -304,7 +304,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     // we have claimed the span.
     if (pages_.capacity(span->class_id()) == 1) return;
     CacheGuard guard(*this, owner);
-    if (span->list != ListId::kNone) unlink(pages_.cache(owner), span);
+    if (span->list() != ListId::kNone) unlink(pages_.cache(owner), span);
   }
 
   /// In a fork's child, of a span on a list with the delayed bit: the thread that set the bit may
@@ -341,14 +341,14 @@ class SpanProtocol : public SpanRepair<Pages> {
     // shared, and names this cache, then it is on one of this cache's lists (I1), because we hold
     // the lock. It may live another life by now; then the delayed list does no harm.
     const SpanWord now = span->word.load_acquire();
-    if (!now.is(owner, SpanState::kShared) || span->list == ListId::kNone) return Freed::kDone;
+    if (!now.is(owner, SpanState::kShared) || span->list() == ListId::kNone) return Freed::kDone;
     if (cache.is_abandoned_list()) {
       unlink(cache, span);
       place(span, now);
       return Freed::kDone;
     }
     if (!claim_if_empty(span)) {
-      if (span->list != ListId::kDelayed) unlink(cache, span);
+      if (span->list() != ListId::kDelayed) unlink(cache, span);
       push_delayed(cache, span);
       return Freed::kDone;
     }
@@ -360,7 +360,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   // stays so, because only frees of blocks that are out and the owner's steps under this
   // lock change either number.
   static bool claim_if_empty(SpanRef span) {
-    SPANALLOC_ASSERT(span->list != ListId::kNone);
+    SPANALLOC_ASSERT(span->list() != ListId::kNone);
     // Acquire: sees the owner's last free
     return span->word.claim_if_empty([&] { return span->uncollected_acquire(); });
   }
@@ -369,7 +369,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   OwnedSpan take_partial(Lists& cache, ClassId c, CacheNumber me) {
     for (SpanNumber number = cache.partial[index_of(c)].first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
-      number = span->next;
+      number = span->next();
       if (const OwnedSpan owned = shared_to_owned(cache, span, c, me)) return owned;
     }
     return {};
@@ -384,7 +384,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(before.state() == SpanState::kShared && span->class_id() == c);  // I1
     SPANALLOC_ASSERT(is_empty_only_if_delayed(*span.record, before));                 // I4
     unlink(cache, span);
-    span->expect_frees_while_owned();
+    span->expect_first_clock();
     forget_uncounted(cache, span);
     return {span, pages_.cut_lists(span, before.head())};
   }
@@ -405,12 +405,12 @@ class SpanProtocol : public SpanRepair<Pages> {
                                       std::uint32_t count) {
     SPANALLOC_ASSERT(Base::may_change(from) && Base::may_change(pages_.cache(to)));  // I3
     SPANALLOC_ASSERT(span->load_word().state() != SpanState::kShared ||
-                     span->list != ListId::kNone);  // I1
+                     span->list() != ListId::kNone);  // I1
     const auto [freed, word] = span->word.collect(count, to);
     if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) {
       Base::retire(from, span);
     } else if (freed == Freed::kEmptied || word.state() != SpanState::kFree) {
-      if (span->list != ListId::kNone) unlink(from, span);
+      if (span->list() != ListId::kNone) unlink(from, span);
       if (freed == Freed::kDone) place(span, word);
     }  // else its claimer waits for this lock
     return freed;
@@ -423,8 +423,8 @@ class SpanProtocol : public SpanRepair<Pages> {
                                CacheNumber to) {
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
     SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
-    span->list = ListId::kNone;
-    span->watched = 0;
+    span->forget_list();
+    span->forget_watch();
     return collect_into(to, mine, span, free_blocks);
   }
   void note(SpanChain& emptied, SpanRef span, Freed freed) {
@@ -439,7 +439,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(abandoned_list.is_abandoned_list());  // I3
     pages_.hide_from_owner(mine, span);
     CacheGuard guard(*this, new_owner);
-    span->uncounted = uncounted;
+    span->set_uncounted(uncounted);
     const Freed freed = share(mine, span, free_blocks, me, new_owner);
     if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) pages_.corrupted(span);
     if (freed == Freed::kEmptied) return true;
@@ -450,8 +450,8 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   // Under the lock of the cache that shared the span.
   static void forget_uncounted(Lists& cache, SpanRef span) {
-    if (!span->uncounted) return;
-    span->uncounted = false;
+    if (!span->is_uncounted()) return;
+    span->set_uncounted(false);
     cache.uncounted.store_relaxed(cache.uncounted.load_relaxed() - 1);
   }
 };

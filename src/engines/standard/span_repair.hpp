@@ -82,7 +82,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   /// Retires a span that is in no place and on no list: its thread has vanished, and was about to
   /// take or leave it. Under the lock of that thread's cache. Abandoned list `new_owner` owns it.
   SPANALLOC_COLD void retire_for_vanished(Lists& cache, SpanRef span, CacheNumber new_owner) {
-    span->list = ListId::kNone;
+    span->forget_list();
     end_lists(cache, span, new_owner, SpanState::kShared);
   }
   /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has
@@ -101,7 +101,7 @@ class SpanRepair : public SpanPlacement<Pages> {
       // Claimed: its claimer waits for this lock, or has had it. Or another thread has the list.
       if (!dropped) return;
       // Its list followed from its number of free blocks.
-      if (after.state() != SpanState::kShared || span->list == ListId::kNone) return;
+      if (after.state() != SpanState::kShared || span->list() == ListId::kNone) return;
       Lists& cache = pages_.cache(owner);
       unlink(cache, span);
       return cache.is_abandoned_list() ? place(span, after) : push_delayed(cache, span);
@@ -154,16 +154,16 @@ class SpanRepair : public SpanPlacement<Pages> {
   // Ends a damaged span's lists and gives it this state, unless it is free.
   // Not owned, it is retired.
   SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, CacheNumber owner, SpanState state) {
-    span->free_list.clear();
-    span->rest.clear();
+    span->free_list().clear();
+    span->rest().clear();
     if (state != SpanState::kOwned) {
-      if (span->list != ListId::kNone) unlink(cache, span);
-      span->retired = true;
+      if (span->list() != ListId::kNone) unlink(cache, span);
+      span->set_retired(true);
     }
     if (span->word.retire(owner, state, pages_.capacity(span->class_id()))) {
       span->expect_frees(kNeverLooked);
     } else {
-      span->retired = false;  // its claimer waits for this lock
+      span->set_retired(false);  // its claimer waits for this lock
     }
   }
 
@@ -175,21 +175,21 @@ class SpanRepair : public SpanPlacement<Pages> {
   SPANALLOC_COLD void relist(SpanRef span) {
     const SpanWord word = span->load_word();
     const CacheNumber owner = word.owner();
-    span->list = ListId::kNone;
-    if (word.state() != SpanState::kShared || span->retired) return;
+    span->forget_list();
+    if (word.state() != SpanState::kShared || span->is_retired()) return;
     // Its list followed from the event that was set for the span. That must stay, because the owner
     // may be in the middle of a free. The owner will collect the span. The lock's last holder may
     // have been purging its pages
     pages_.unlink_purged(span, word.head());
     if (pages_.is_mine(owner)) return push_delayed(pages_.cache(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
-    std::uint32_t free = capacity - span->carved.load_relaxed() + pages_.purged_blocks(span) +
-                         pages_.list_length(span, span->free_list.first()) +
-                         pages_.list_length(span, span->rest.first());
+    std::uint32_t free = capacity - span->carved() + pages_.purged_blocks(span) +
+                         pages_.list_length(span, span->free_list().first()) +
+                         pages_.list_length(span, span->rest().first());
     if (word.head() != BlockOffset::kNone) {
       free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
     }
-    span->uncounted = false;
+    span->set_uncounted(false);
     // The program has damaged the span. There is no report, because the other lists are not whole
     // yet, and the caller may have a span in its hands.
     if (free > capacity) return retire(pages_.cache(owner), span);

@@ -94,7 +94,7 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(n > Lookup::kMostByByte)) return allocate_larger<Policy>(n, *this);
     const ClassId c = Lookup::by_byte[n];
     FreeTarget& target = *current[index_of(c)];
-    Block* block = target.free_list.pop_if_not_last(no_link_bits(Classes::kSlice));
+    Block* block = target.free_list().pop_if_not_last(no_link_bits(Classes::kSlice));
     if (SPANALLOC_UNLIKELY(block == nullptr)) {
       return MallocMiss::template allocate_missed<Policy>(n, *this);
     }
@@ -105,18 +105,17 @@ class ThreadCache : public ThreadState<Config> {
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
     FreeTargetPointer target(*map, a);
-    if (SPANALLOC_UNLIKELY((a - target->blocks.base.read_own()) * target->blocks.magic.read_own() >=
-                           target->blocks.limit.read_own())) {
+    if (SPANALLOC_UNLIKELY(!FreeTarget::accepts(target, a))) {
       // Of no span of the thread's, or its entry is overwritten
       return FreeMiss::deallocate_missed(p, *this);
     }
-    const Difference link = difference(address_of(target->free_list.first()), a);
+    const Difference link = difference(address_of(target->free_list().first()), a);
     if (SPANALLOC_UNLIKELY(link.none)) return FreeMiss::deallocate_missed(p, *this);  // freed twice
     auto* block = static_cast<Block*>(p);
     if constexpr (kPoisons) {
       FreeMiss::poison_freed(block, *pages, pages->span_of(pages->any_slice_at(a)));
     }
-    if (SPANALLOC_UNLIKELY(push_freed(target, block, link.bits))) {
+    if (SPANALLOC_UNLIKELY(FreeTarget::push(target, block, link.bits))) {
       return FreeMiss::look_after(p, *this);
     }
   }
@@ -191,7 +190,7 @@ class ThreadCache : public ThreadState<Config> {
     const SpanNumber number = cache->owned.current(c);
     return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
-  FreeList& list_of(ClassId c) { return current[index_of(c)]->free_list; }
+  FreeList& list_of(ClassId c) { return current[index_of(c)]->free_list(); }
   /// Slow paths call it, so that blocks do not stay in a batch for ever.
   void flush_one_batch() {
     if (cache != nullptr) cache->batches.flush_one(*this);
@@ -227,7 +226,7 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall)) return allocate_large<Policy>(n, self);
     const ClassId c = Lookup::small[n];
     FreeTarget& target = *self.current[index_of(c)];
-    Block* block = target.free_list.pop_if_not_last(Lookup::no_link_bits[index_of(c)]);
+    Block* block = target.free_list().pop_if_not_last(Lookup::no_link_bits[index_of(c)]);
     if (SPANALLOC_UNLIKELY(block == nullptr)) {
       return MallocMiss::template allocate_missed<Policy>(n, self);
     }
@@ -244,7 +243,7 @@ class ThreadCache : public ThreadState<Config> {
     Span* large = self.cache->large_spans.take_youngest(c);
     if (SPANALLOC_UNLIKELY(large == nullptr))
       return MallocMiss::template allocate_missed<Policy>(n, self);
-    if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(n) > large->room))
+    if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(n) > large->room()))
       return LargeBlocks<Config>::fit_cached(n, self, large, kQuantum);
     return LargeBlocks<Config>::block_of(*large, c);
   }

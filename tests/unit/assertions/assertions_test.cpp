@@ -13,6 +13,7 @@
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing_arena.hpp"
 #include "sanitizers.hpp"
+#include "span_access.hpp"
 #include "sync/spin_lock.hpp"
 #include "sync/treiber_stack.hpp"
 
@@ -31,6 +32,7 @@ using standard::CacheNumber;
 using standard::ListId;
 using standard::SpanRef;
 using standard::SpanState;
+using standard::SpanTestAccess;
 using standard::SpanWord;
 using Classes = standard::SizeClasses<Standard>;
 
@@ -88,8 +90,12 @@ class SpanAssertionDeathTest : public testing::Test {
   auto links() {
     struct Links {
       standard::PageLayer<Standard>& pages;
-      auto& next(standard::SpanNumber n) const { return pages.span(n)->next; }
-      auto& previous(standard::SpanNumber n) const { return pages.span(n)->prev; }
+      auto& next(standard::SpanNumber n) const {
+        return SpanTestAccess::next(*pages.span(n).record);
+      }
+      auto& previous(standard::SpanNumber n) const {
+        return SpanTestAccess::previous(*pages.span(n).record);
+      }
     };
     return Links{own_.pages};
   }
@@ -102,15 +108,16 @@ class SpanAssertionDeathTest : public testing::Test {
 
 TEST_F(SpanAssertionDeathTest, I1_AParkedSpanIsOnAList) {
   const auto free_all_of_a_span_that_is_on_no_list = [&] {
-    parked_->list = ListId::kNone;
+    parked_->forget_list();
     free_all_of(parked_);
   };
-  EXPECT_DEATH(free_all_of_a_span_that_is_on_no_list(), "list != ListId::kNone");
+  EXPECT_DEATH(free_all_of_a_span_that_is_on_no_list(), "list\\(\\) != ListId::kNone");
 }
 
 TEST_F(SpanAssertionDeathTest, I1_ListsAreDoublyLinked) {
   const auto unlink_with_a_wrong_neighbour = [&] {
-    parked_->next = parked_->prev = hot_.number;
+    SpanTestAccess::next(*parked_.record) = hot_.number;
+    SpanTestAccess::previous(*parked_.record) = hot_.number;
     free_all_of(parked_);
   };
   EXPECT_DEATH(unlink_with_a_wrong_neighbour(), "(next|previous)");
@@ -139,10 +146,12 @@ TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
   const auto take_a_span_that_is_empty_unseen = [&] {
     const SpanWord word = parked_->load_word();
     parked_->expect_frees(word.outstanding());
-    parked_->left.store_relaxed(0);
-    own_.pages.cache(me()).nearly_full[parked_->size_class].remove(parked_.number, links());
-    own_.pages.cache(me()).partial[parked_->size_class].push_front(parked_.number, links());
-    parked_->list = ListId::kPartial;
+    SpanTestAccess::left(*parked_.record).store_relaxed(0);
+    own_.pages.cache(me()).nearly_full[index_of(parked_->class_id())].remove(parked_.number,
+                                                                             links());
+    own_.pages.cache(me()).partial[index_of(parked_->class_id())].push_front(parked_.number,
+                                                                             links());
+    SpanTestAccess::list(*parked_.record) = ListId::kPartial;
     (void)protocol().partial_to_owned(parked_->class_id(), me());
   };
   EXPECT_DEATH(take_a_span_that_is_empty_unseen(), "is_empty_only_if_delayed");

@@ -23,6 +23,7 @@
 #include "memory_use.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
+#include "span_access.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -167,9 +168,9 @@ TEST_F(StandardEngineTest, TheCountOfAHotSpanStartsAnew) {
     void* p = used_up ? blocks.front() : blocks.back();
     const standard::SpanRef span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
     ASSERT_EQ(span->load_word().state(), standard::SpanState::kOwned);
-    span->left.store_relaxed(1);
+    standard::SpanTestAccess::left(*span.record).store_relaxed(1);
     E::deallocate(p);
-    EXPECT_NE(span->left.load_relaxed(), 1u);
+    EXPECT_NE(standard::SpanTestAccess::left(*span.record).load_relaxed(), 1u);
     (used_up ? blocks.front() : blocks.back()) = E::allocate(2048);
   }
   free_all(blocks);
@@ -263,9 +264,8 @@ TEST_F(StandardEngineTest, AFreedSpanOfOneBlockServesTheNextRequest) {
       }
       EXPECT_EQ(seen.size(), 1u) << size;
       unsigned kept = 0;
-      E::thread_cache.cache->large_spans.for_each([&](standard::Span& span) {
-        kept += span.shown.base.load_relaxed() == address_of(*seen.begin());
-      });
+      E::thread_cache.cache->large_spans.for_each(
+          [&](standard::Span& span) { kept += span.first_block() == address_of(*seen.begin()); });
       EXPECT_EQ(kept, 1u) << size;
       E::trim();  // so that there is room for the next one
     }
@@ -282,8 +282,9 @@ TEST_F(StandardEngineTest, FreedSpansOfOneBlockAreKeptInBoundsAndGivenBackByTrim
         blocks.push_back(E::allocate(40'000 + 9'000 * static_cast<std::size_t>(i)));
       free_all(blocks);
       std::size_t slices = 0;
-      E::thread_cache.cache->large_spans.for_each(
-          [&](standard::Span& span) { slices += Classes::kTable[span.size_class].slices; });
+      E::thread_cache.cache->large_spans.for_each([&](standard::Span& span) {
+        slices += Classes::kTable[index_of(span.class_id())].slices;
+      });
       EXPECT_LE(slices << Standard::kSliceBits, Standard::kCachedLargeBytes);
       EXPECT_GT(slices, 0u);
     }
@@ -573,7 +574,7 @@ TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
   for (const std::size_t size : std::initializer_list<std::size_t>{16, 64, 400, 1280, 2000}) {
     const standard::ClassId c = Classes::of(size);
     const auto is_empty = [c] {
-      return E::thread_cache.current[index_of(c)]->free_list.is_empty();
+      return E::thread_cache.current[index_of(c)]->free_list().is_empty();
     };
     std::vector<void*> blocks;
     // All but the span's last blocks: when these have been carved there is
@@ -615,7 +616,7 @@ TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
 // An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the
 // allocator, must not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
-  const auto empty = [] { return E::thread_cache.current[1]->free_list.is_empty(); };
+  const auto empty = [] { return E::thread_cache.current[1]->free_list().is_empty(); };
   // A span of this class for every low byte of a page's number, and then an empty list.
   std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
   while (!empty()) blocks.push_back(E::allocate(16));

@@ -21,6 +21,7 @@
 #include "heap_walk.hpp"
 #include "os_calls.hpp"
 #include "seed_report.hpp"
+#include "span_access.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::large {
@@ -413,10 +414,9 @@ class OneSpan {
  public:
   OneSpan() {
     standard::link_key.choose(12345);
-    span.free_list.clear();
-    span.rest.clear();
-    span.carved.store_relaxed(kBlocks);
-    span.zero = false;
+    span.free_list().clear();
+    span.rest().clear();
+    standard::SpanTestAccess::carved(span).store_relaxed(kBlocks);
   }
   static constexpr std::uint32_t kBlocks = 32;
   static constexpr standard::SizeClass kInfo{2048, 64 * kKiB, 64 * kKiB, kBlocks};
@@ -425,8 +425,8 @@ class OneSpan {
     return *reinterpret_cast<std::uint64_t*>(memory + i * kInfo.block_size);
   }
   void push(std::uint32_t i) {
-    at(i)->link_to(span.free_list.first());
-    span.free_list.set(at(i));
+    at(i)->link_to(span.free_list().first());
+    span.free_list().set(at(i));
   }
   standard::PartialPurge thinning() { return {span, memory, kInfo}; }
   bool purge(char* from, std::size_t bytes) {
@@ -458,25 +458,25 @@ TEST(PartialPurge, TheFirstBlockStaysWhereOthersPush) {
   s->thinning().purge_pages(no_block(), false, 4096, [&](char* from, std::size_t bytes) {
     // The owner has read where the list began, and frees two blocks.
     s->at(20)->link_to(s->at(7));
-    s->span.free_list.set(s->at(20));
+    s->span.free_list().set(s->at(20));
     s->push(21);
     return s->purge(from, bytes);
   });
-  EXPECT_EQ(s->span.purged.load_relaxed(), 0b1100u) << "blocks 4 to 7";
-  EXPECT_EQ(s->list(s->span.rest.first()), (Numbers{10, 9}));
+  EXPECT_EQ(s->span.purged(), 0b1100u) << "blocks 4 to 7";
+  EXPECT_EQ(s->list(s->span.rest().first()), (Numbers{10, 9}));
   s->thinning().cut_lists(no_block());
-  EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{21, 20}));
+  EXPECT_EQ(s->list(s->span.free_list().first()), (Numbers{21, 20}));
 }
 
 TEST(PartialPurge, SoItDoesOnTheRemoteList) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {0u, 1u, 12u, 2u, 3u}) s->push(i);
-  Block* const remotes = s->span.free_list.first();
-  s->span.free_list.clear();
+  Block* const remotes = s->span.free_list().first();
+  s->span.free_list().clear();
   s->thinning().purge_pages(remotes, false, 4096,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u);
-  EXPECT_EQ(s->list(s->span.rest.first()), (Numbers{12}));
+  EXPECT_EQ(s->span.purged(), 0b11u);
+  EXPECT_EQ(s->list(s->span.rest().first()), (Numbers{12}));
   EXPECT_EQ(s->thinning().cut_lists(remotes), no_block());
   s->at(20)->link_to(remotes);  // freed meanwhile
   EXPECT_EQ(s->thinning().cut_lists(s->at(20)), s->at(20));
@@ -488,7 +488,7 @@ TEST(PartialPurge, AStillListLosesItsFirstBlock) {
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);
   s->thinning().purge_pages(no_block(), true, 4096,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{10, 9}));
+  EXPECT_EQ(s->list(s->span.free_list().first()), (Numbers{10, 9}));
   EXPECT_EQ(s->purged, 2 * kPage);
 }
 
@@ -496,7 +496,7 @@ TEST(PartialPurge, WhatTheKernelDoesNotTakeBackHasNoLinks) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u}) s->push(i);
   s->thinning().purge_pages(no_block(), false, 4096, [&](char*, std::size_t) { return false; });
-  EXPECT_EQ(s->span.purged.load_relaxed(), 0b100u);
+  EXPECT_EQ(s->span.purged(), 0b100u);
   EXPECT_EQ(s->first_word(4), 0u);
   EXPECT_EQ(s->first_word(5), 0u);
 }
@@ -508,19 +508,18 @@ TEST(PartialPurge, LargerPagesOfTheKernelGoTogether) {
   }
   s->thinning().purge_pages(no_block(), true, 16384,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11110000u);
+  EXPECT_EQ(s->span.purged(), 0b11110000u);
 }
 
 TEST(PartialPurge, BlocksThatWereNeverCarvedAreNotDropped) {
   const auto s = std::make_unique<OneSpan>();
-  s->span.carved.store_relaxed(5);
+  standard::SpanTestAccess::carved(s->span).store_relaxed(5);
   for (std::uint32_t i = 0; i < 5; ++i) s->push(i);
   s->thinning().purge_pages(no_block(), true, 4096,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u)
-      << "the page of block 4 ends in one that was never carved";
+  EXPECT_EQ(s->span.purged(), 0b11u) << "the page of block 4 ends in one that was never carved";
   EXPECT_EQ(s->purged, 2 * kPage + 13 * kPage) << "and those behind";
-  EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{4}));
+  EXPECT_EQ(s->list(s->span.free_list().first()), (Numbers{4}));
 }
 
 // A child finds the mask, and a thinner cut short anywhere behind it.
@@ -528,11 +527,11 @@ TEST(PartialPurge, AForksChildEndsWhatWasBegun) {
   for (const bool still : {false, true}) {
     const auto s = std::make_unique<OneSpan>();
     for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u, 14u}) s->push(i);
-    s->span.purged.store_relaxed(0b1100);
+    s->span.set_purged(0b1100);
     s->at(10)->link_to(s->at(4));  // one had left
     s->thinning().unlink_purged(no_block(), still);
-    EXPECT_EQ(s->list(s->span.free_list.first()), (Numbers{14, 10, 9}));
-    EXPECT_EQ(s->thinning().length(s->span.free_list.first(), 32), 3u);
+    EXPECT_EQ(s->list(s->span.free_list().first()), (Numbers{14, 10, 9}));
+    EXPECT_EQ(s->thinning().length(s->span.free_list().first(), 32), 3u);
   }
 }
 
