@@ -125,9 +125,7 @@ class HeapWalker {
   bool is_empty(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
     // The word counts what others have freed; of an owned span it counts no other frees.
-    const std::uint32_t carved = span->carved();
-    std::uint32_t free = info.blocks - carved + info.blocks - word.outstanding() +
-                         count_purged(span->purged(), info.block_size, carved);
+    std::uint32_t free = info.blocks - word.outstanding() + span->count_unlisted(info);
     for (Block* list : {span->free_list().first(), span->rest().first()}) {
       free += length_of(list, info.virtual_span, info.blocks).blocks;
     }

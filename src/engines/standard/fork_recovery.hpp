@@ -213,14 +213,7 @@ class ForkRecovery {
   // it, but does not list it.
   SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
-    const CacheNumber new_owner = heap.abandoned_lists().numbers[0];
-    {
-      // Others may free into the span, and borrow what was freed; that happens
-      // under the lock of its owner.
-      const CacheNumber owner = span->load_word().owner();
-      const typename Heap::Protocol::CacheGuard guard(heap.protocol(), owner);
-      heap.protocol().retire_for_vanished(pages.cache(owner), span, new_owner);
-    }
+    heap.protocol().retire_for_vanished(span, heap.abandoned_lists().numbers[0]);
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
@@ -229,25 +222,17 @@ class ForkRecovery {
   SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache,
                                                 SpanRef span) {
     const ClassInfo& info = Pages::Classes::info(span->class_id());
-    const std::uint32_t carved = span->carved();
     pages.clear_links_of_purged(span);
-    std::uint32_t free =
-        info.blocks - carved + count_purged(span->purged(), info.block_size, carved);
+    std::uint32_t free = span->count_unlisted(info);
     for (const FreeList* list : {&span->free_list(), &span->rest()}) {
       const ListLength length = length_of(list->first(), info.virtual_span, info.blocks);
       if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
       free += length.blocks;
     }
     if (free > span->load_word().outstanding()) return retire_current_span(pages, span);
-    switch (heap.protocol().owned_to_shared(span, cache.number, free)) {
-      case Freed::kDone:
-      case Freed::kDelayed:
-        return;
-      case Freed::kEmptied:
-        return heap.put_in_pool(span, 0);
-      case Freed::kRefused:
-        heap.lost_to_fork.fetch_add_relaxed(1);
-    }
+    const Freed freed = heap.protocol().owned_to_shared(span, cache.number, free);
+    if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);
+    if (freed == Freed::kRefused) heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
   // Of a vanished thread. (Blocks of a list that the program has damaged stay out.)

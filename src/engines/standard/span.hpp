@@ -17,6 +17,7 @@
 #include "engines/standard/free_list.hpp"
 #include "engines/standard/free_target.hpp"
 #include "engines/standard/numbers.hpp"
+#include "engines/standard/purged_pages.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/span_word.hpp"
 
@@ -59,6 +60,10 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// a block sees that it was carved
   SPANALLOC_INLINE std::uint32_t carved() const { return carved_.load_relaxed(); }
   std::uint64_t purged() const { return purged_.load_relaxed(); }  ///< see purged_pages.hpp
+  /// How many blocks are free and on no list: never carved, or purged.
+  std::uint32_t count_unlisted(const SizeClass& info) const {
+    return info.blocks - carved() + count_purged(purged(), info.block_size, carved());
+  }
   /// What was never carved reads as zero.
   bool is_zero() const { return zero_; }
   /// Of a span of one block of a class: bytes from where the block begins to where the span ends

@@ -109,9 +109,7 @@ struct SpanBlocks {
     // So that nobody borrows what others have freed while this looks at it.
     const auto guard = thread.lock_lists();
     const ClassInfo& info = Classes::info(span->class_id());
-    const std::uint32_t carved = span->carved();
-    std::uint32_t count =
-        info.blocks - carved + count_purged(span->purged(), info.block_size, carved);
+    std::uint32_t count = span->count_unlisted(info);
     Block* const list = span->free_list().first();
     Block* const rest = span->rest().first();
     const auto last_of = [&](Block* first) -> Block* {

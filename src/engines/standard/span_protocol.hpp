@@ -165,14 +165,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     Lists& cache = pages_.cache(from);
     if (cache.uncounted.load_relaxed() == 0 || cache.partial[index_of(c)].is_empty()) return {};
     CacheGuard guard(*this, from);
-    for (SpanNumber number = cache.partial[index_of(c)].first();
-         number != SpanNumber::kNone && look_at != 0; --look_at) {
-      const SpanRef span = pages_.span(number);
-      number = span->next();
-      if (!span->is_uncounted()) continue;
-      if (const OwnedSpan owned = shared_to_owned(cache, span, c, me)) return owned;
-    }
-    return {};
+    return first_owned(cache.partial[index_of(c)], look_at, [&](SpanRef span) {
+      return span->is_uncounted() ? shared_to_owned(cache, span, c, me) : OwnedSpan{};
+    });
   }
 
   /// Makes the caller owner of a partial span on its own cache's list of the class.
@@ -227,18 +222,15 @@ class SpanProtocol : public SpanRepair<Pages> {
     Lists& cache = pages_.cache(me);
     CacheGuard guard(*this, me);
     const std::uint32_t capacity = pages_.capacity(c);
-    for (SpanNumber number = cache.nearly_full[index_of(c)].first(); number != SpanNumber::kNone;) {
-      const SpanRef span = pages_.span(number);
-      number = span->next();
-      if (span->load_word().outstanding() - span->uncollected() >= capacity) {
-        unlink(cache, span);
-        span->expect_frees(1);
-        push(cache, span, ListId::kFull);
-      } else if (const OwnedSpan owned = shared_to_owned(cache, span, c, me)) {
-        return owned;
+    return first_owned(cache.nearly_full[index_of(c)], UINT32_MAX, [&](SpanRef span) {
+      if (span->load_word().outstanding() - span->uncollected() < capacity) {
+        return shared_to_owned(cache, span, c, me);
       }
-    }
-    return {};
+      unlink(cache, span);
+      span->expect_frees(1);
+      push(cache, span, ListId::kFull);
+      return OwnedSpan{};
+    });
   }
 
   /// Asked by the owner. False: cache `me` has no shared span, and gets none meanwhile. (Only
@@ -365,14 +357,21 @@ class SpanProtocol : public SpanRepair<Pages> {
     return span->word.claim_if_empty([&] { return span->uncollected_acquire(); });
   }
 
-  // Under the lock of `cache`.
-  OwnedSpan take_partial(Lists& cache, ClassId c, CacheNumber me) {
-    for (SpanNumber number = cache.partial[index_of(c)].first(); number != SpanNumber::kNone;) {
+  // The first OwnedSpan that f(SpanRef) gives for one of the first `look_at` spans on a list.
+  template <class List, class F>
+  SPANALLOC_INLINE OwnedSpan first_owned(const List& list, std::uint32_t look_at, F&& f) {
+    for (SpanNumber number = list.first(); number != SpanNumber::kNone && look_at != 0; --look_at) {
       const SpanRef span = pages_.span(number);
       number = span->next();
-      if (const OwnedSpan owned = shared_to_owned(cache, span, c, me)) return owned;
+      if (const OwnedSpan owned = f(span)) return owned;
     }
     return {};
+  }
+
+  // Under the lock of `cache`.
+  OwnedSpan take_partial(Lists& cache, ClassId c, CacheNumber me) {
+    return first_owned(cache.partial[index_of(c)], UINT32_MAX,
+                       [&](SpanRef span) { return shared_to_owned(cache, span, c, me); });
   }
 
   // Under the lock of the cache that has the span on its lists. None: another

@@ -80,10 +80,13 @@ class SpanRepair : public SpanPlacement<Pages> {
     end_lists(cache, span, span->load_word().owner(), SpanState::kShared);
   }
   /// Retires a span that is in no place and on no list: its thread has vanished, and was about to
-  /// take or leave it. Under the lock of that thread's cache. Abandoned list `new_owner` owns it.
-  SPANALLOC_COLD void retire_for_vanished(Lists& cache, SpanRef span, CacheNumber new_owner) {
+  /// take or leave it. Abandoned list `new_owner` owns it. (Others may free into the span, and borrow
+  /// what was freed; that happens under the lock of its owner.)
+  SPANALLOC_COLD void retire_for_vanished(SpanRef span, CacheNumber new_owner) {
+    const CacheNumber owner = span->load_word().owner();
+    const CacheGuard guard(*this, owner);
     span->forget_list();
-    end_lists(cache, span, new_owner, SpanState::kShared);
+    end_lists(pages_.cache(owner), span, new_owner, SpanState::kShared);
   }
   /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has
   /// taken it meanwhile. Its blocks count as out from here on, and others of the span with
