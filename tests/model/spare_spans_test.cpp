@@ -27,7 +27,7 @@ struct SpareWorld {
     for (unsigned cache = 0; cache < 2; ++cache) large_spans[cache].start(kLabs[cache]);
     for (Span& span : spans) {
       standard::SpanTestAccess::shown_class(span).store_relaxed(1);
-      span.word.set(standard::kSingleInUse);
+      span.word.set(standard::kLargeInUse);
     }
   }
   unsigned index(const Span& span) const { return static_cast<unsigned>(&span - spans); }
@@ -59,7 +59,7 @@ struct SpareWorld {
   static void begin_life(Span& span, ClassId c) {
     standard::SpanTestAccess::shown_class(span).store_relaxed(
         static_cast<std::uint8_t>(index_of(c)));
-    span.word.set(standard::kSingleInUse);
+    span.word.set(standard::kLargeInUse);
   }
   // Each span is in use, taken, or somebody's spare at one place.
   void check_at_rest() {
@@ -70,7 +70,7 @@ struct SpareWorld {
       const bool large =
           word == standard::cached_of(kLabs[0]) || word == standard::cached_of(kLabs[1]);
       MODEL_CHECK(places == (large ? 1u : 0u));
-      MODEL_CHECK(large || word == standard::kSingleInUse || word == standard::kCachedTaken);
+      MODEL_CHECK(large || word == standard::kLargeInUse || word == standard::kLargeFree);
     }
   }
 };
@@ -177,7 +177,7 @@ struct FreedTwiceAtOnceWithoutRoom : SpareWorld<LargeSpans> {
   void thread(unsigned self) {
     if (self == 0)
       return static_cast<void>(freed.fetch_add_relaxed(large_spans[0].keep(spans[0], 1)));
-    if (!LargeSpans::give_up(spans[0])) return;
+    if (!LargeSpans::claim_in_use(spans[0])) return;
     use(spans[0]);
     freed.fetch_add_relaxed(1);
   }

@@ -308,7 +308,7 @@ class StandardWorld {
   }
   /// The same for a span of one block, which is handed out at once.
   void make_single(std::uint32_t number) {
-    begin_life(number, kSingle, standard::kSingleInUse);
+    begin_life(number, kSingle, standard::kLargeInUse);
     hand_out(number, 1);
   }
   /// Before the threads start: a span of thread cache `me`, parked, with

@@ -487,7 +487,7 @@ std::string tables() {
        << mib(MemoryBound::current_bytes()) << " |\n"
        << "| c | " << mib(MemoryBound::kProcess) << " | " << mib(MemoryBound::kProcess)
        << " | what the first call opens of tables and page tables |\n"
-       << "| a shard | " << mib(Standard::kPoolBytesARow)
+       << "| a shard | " << mib(Standard::kPoolBytesPerRow)
        << " for each of 1, 2 and 4 slices | nothing | "
        << "free spans in the pool, of this decay epoch and of the one before |\n";
   text << "\n| classes | blocks | blocks a span | slices that a block pins at once | pages that it "

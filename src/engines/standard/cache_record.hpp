@@ -1,18 +1,11 @@
-// Cache records: the part of a thread's cache that other threads may reach. A record stays in its table for ever (page_layer.hpp); spans name
-// their owner by its number.
+// Cache records: the part of a thread's cache that other threads may reach. A record stays in its
+// table for ever (page_layer.hpp); spans name their owner by its number.
 #pragma once
 
-#include <cstdint>
-
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
 #include "engines/standard/cached_large_spans.hpp"
 #include "engines/standard/loans.hpp"
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/owned_spans.hpp"
 #include "engines/standard/remote_batches.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
 #include "engines/standard/span_lists.hpp"
 #include "engines/standard/thread_map.hpp"
 #include "engines/standard/timed_work.hpp"

@@ -8,8 +8,7 @@
 //   in use -> cached   the record's thread, in a free; it writes the place first, then the word
 //   in use -> taken    any thread, in a free for which the span cannot be cached; or by
 //                      AtomicSpanWord::free_batch()
-//   pooled -> cached   the record's thread, several at a time; by a store, because nobody else has
-//                      the span
+//   pooled -> cached   the record's thread, several at a time; nobody else has the span
 //   cached -> in use   the record's thread, in a malloc
 //   cached -> taken    any thread, which puts the span into the pool
 //
@@ -19,14 +18,7 @@
 // that was inside (HeapCall).
 #pragma once
 
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/span.hpp"
-#include "engines/standard/span_word.hpp"
 
 namespace spanalloc::standard {
 
@@ -38,16 +30,16 @@ class CachedLargeSpans {
 
   // --- The record's thread -----------------------------------------------------------------------
 
-  /// Caches a span of one block, of `slices`, that is in use. False: there is no room, or it is not
-  /// in use; then nothing has changed.
-  SPANALLOC_INLINE bool keep(Span& span, unsigned slices) {
+  /// Caches a span of one block, of `slices`, whose word is `from`: in use. False: there is no room,
+  /// or it has another word; then nothing has changed.
+  SPANALLOC_INLINE bool keep(Span& span, unsigned slices, SpanWord from = kLargeInUse) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
     if (SPANALLOC_UNLIKELY(sum > kMostSlices)) return false;
     places_[n].store_relaxed(&span);
     // Release: a thread that takes the span may hand its memory on, after all that the program did
     // to it; and a fork's child that finds the word finds the place.
-    if (SPANALLOC_UNLIKELY(!change(span, kSingleInUse, cached_))) {
+    if (SPANALLOC_UNLIKELY(!change(span, from, cached_))) {
       places_[n].store_relaxed(nullptr);
       return false;
     }
@@ -55,19 +47,11 @@ class CachedLargeSpans {
     count_ = n + 1;
     return true;
   }
-
   /// Caches a free span that the calling thread has alone. The thread is inside the heap, for a
   /// fork's child. False: there is no room; then nothing has changed.
   bool add(Span& span, unsigned slices) {
-    const std::uint32_t n = count_;
-    const unsigned sum = sums_[n] + slices;
-    if (sum > kMostSlices) return false;
     SPANALLOC_ASSERT(span.load_word().state() == SpanState::kFree);
-    places_[n].store_relaxed(&span);
-    span.word.set(cached_);
-    sums_[n + 1] = static_cast<std::uint8_t>(sum);
-    count_ = n + 1;
-    return true;
+    return keep(span, slices, span.load_word());
   }
 
   /// Whether more than half of the room is free.
@@ -83,7 +67,7 @@ class CachedLargeSpans {
     std::uint32_t i = 0;
     for (; i<n&& unsigned{sums_[n]} - sums_[i]> kMostSlices / 2; ++i) {
       Span* span = places_[i].load_relaxed();
-      if (change(*span, cached_, kCachedTaken)) f(*span);
+      if (change(*span, cached_, kLargeFree)) f(*span);
     }
     std::uint32_t kept = 0;
     for (; i < n; ++i) {
@@ -98,7 +82,7 @@ class CachedLargeSpans {
     const std::uint32_t n = count_;
     if (n == 0) return nullptr;
     Span* span = places_[n - 1].load_relaxed();
-    if (span->shown_class() != c || !change(*span, cached_, kSingleInUse)) return nullptr;
+    if (span->shown_class() != c || !change(*span, cached_, kLargeInUse)) return nullptr;
     count_ = n - 1;
     places_[n - 1].store_relaxed(nullptr);
     if (span == nullptr) __builtin_unreachable();  // else the caller would test it again
@@ -114,7 +98,7 @@ class CachedLargeSpans {
     for (std::uint32_t i = 0; i < n; ++i) {
       Span* span = places_[i].load_relaxed();
       if (span->load_word() != cached_) continue;
-      if (found == nullptr && span->shown_class() == c && change(*span, cached_, kSingleInUse)) {
+      if (found == nullptr && span->shown_class() == c && change(*span, cached_, kLargeInUse)) {
         found = span;
         continue;
       }
@@ -137,9 +121,9 @@ class CachedLargeSpans {
     }
   }
   /// True: the caller has the span now. The caller is inside the heap, for a fork's child.
-  bool take_away(Span& span) { return change(span, cached_, kCachedTaken); }
+  bool take_away(Span& span) { return change(span, cached_, kLargeFree); }
   /// Takes a span that is in use and whose block is freed. The result is that of take_away().
-  static bool give_up(Span& span) { return change(span, kSingleInUse, kCachedTaken); }
+  static bool claim_in_use(Span& span) { return change(span, kLargeInUse, kLargeFree); }
 
   // --- While nobody else uses the record ---------------------------------------------------------
 

@@ -2,14 +2,7 @@
 // that some sizes take and others do not.
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/free_list.hpp"
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
 
 namespace spanalloc::standard {

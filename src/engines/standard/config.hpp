@@ -72,8 +72,8 @@ struct Standard {
   /// MiB finds its spans as it left them. A request for another size gets their memory before clean
   /// memory is touched (Heap::drain_for). Spans of one block have many rows, and one program uses
   /// them all: each keeps less.
-  static constexpr std::size_t kPoolBytesARow = 64 * kMiB;
-  static constexpr std::size_t kPoolBytesARowOfSingles = 512 * kKiB;  // or one span
+  static constexpr std::size_t kPoolBytesPerRow = 64 * kMiB;
+  static constexpr std::size_t kPoolBytesPerLargeRow = 512 * kKiB;  // or one span
   /// A smaller block that must move is copied: to move its pages out of the arena costs system
   /// calls, and makes it a mapping of its own for the rest of its life.
   static constexpr std::size_t kMoveAtLeast = 1 * kMiB;

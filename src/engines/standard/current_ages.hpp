@@ -13,10 +13,6 @@
 // although the thread has used the span. It then shares a span in use, which is harmless.)
 #pragma once
 
-#include <cstdint>
-
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {

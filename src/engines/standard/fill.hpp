@@ -1,7 +1,6 @@
 // What a block begins with, as calloc and a moving realloc want it.
 #pragma once
 
-#include <cstddef>
 #include <cstring>
 
 #include "base/compiler.hpp"

@@ -202,7 +202,7 @@ class ForkRecovery {
         if (pages.caches.was_used(word.owner()))
           pages.maps.hide_from_owner(pages.caches[word.owner()], span);
         // (A cached large span is the arena's now, too, whatever place may still name it.)
-        if (word.state() == SpanState::kFree) span->word.set(kCachedTaken);
+        if (word.state() == SpanState::kFree) span->word.set(kLargeFree);
         pages.give(span);
       }
     });

@@ -12,28 +12,9 @@
 //           deallocate_rare     another heap's span, one of one block, a thread without a record
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "base/poison.hpp"
-#include "engines/standard/cached_large_spans.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/free_target.hpp"
 #include "engines/standard/large_blocks.hpp"
 #include "engines/standard/location.hpp"
-#include "engines/standard/misuse.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/refill.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
-#include "engines/standard/span_protocol.hpp"
-#include "engines/standard/span_word.hpp"
 #include "engines/standard/thread_life.hpp"
-#include "os/os.hpp"
-#include "pages/nested_blocks.hpp"
 
 namespace spanalloc::standard {
 
@@ -63,7 +44,7 @@ struct FreeMiss {
       return deallocate_others(p, thread, span);
     }
     if constexpr (kPoisons) {
-      if (span->load_word() == kSingleInUse) {
+      if (span->load_word() == kLargeInUse) {
         poison(p, LargeBlocks<Config>::block_bytes(pages, c, span));
       }
     }
@@ -108,8 +89,9 @@ struct FreeMiss {
   }
 
   /// What only the program may have used of a block that is freed.
-  static void poison_freed(Block* block, auto& pages, SpanRef span) {
+  static void poison_freed(Block* block, auto& pages) {
     if constexpr (kPoisons) {
+      const SpanRef span = pages.span_of(pages.any_slice_at(address_of(block)));
       const std::size_t bytes = LargeBlocks<Config>::block_bytes(pages, span->class_id(), span);
       poison(block + 1, bytes - sizeof(Block));
     }
@@ -125,14 +107,14 @@ struct FreeMiss {
     auto& large_spans = thread.cache->large_spans;
     // (Asked before others may have it: a span that is cached already would go to the pool as
     // well.)
-    if (large_spans.has_room_for(slices) || span->load_word() != kSingleInUse) {
+    if (large_spans.has_room_for(slices) || span->load_word() != kLargeInUse) {
       return deallocate_others(p, thread, span);
     }
     const auto inside = thread.enter();
     heap.pool_older_large_spans(*thread.cache, thread.shard());
     if (SPANALLOC_LIKELY(large_spans.keep(*span.record, slices)))
       return (void)thread.pages->memory_return.purge_if_due(os::now_ms());
-    if (SPANALLOC_UNLIKELY(!large_spans.give_up(*span.record)))
+    if (SPANALLOC_UNLIKELY(!large_spans.claim_in_use(*span.record)))
       return deallocate_others(p, thread, span);
     heap.put_in_pool(span, thread.shard());
   }
@@ -169,7 +151,7 @@ struct FreeMiss {
     if (SPANALLOC_UNLIKELY(word.head() == thread.pages->offset_of(span, block)))
       Misuse::remotely_freed_twice(thread, span, block);
     if (has_link && Misuse::looks_free(block)) return true;
-    poison_freed(block, *thread.pages, span);
+    poison_freed(block, *thread.pages);
     return false;
   }
 
@@ -190,7 +172,7 @@ struct FreeMiss {
     if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
       return deallocate_suspect(p, thread, span);
     thread.miss_map(span, *span.record);
-    poison_freed(block, *thread.pages, span);
+    poison_freed(block, *thread.pages);
     if (SPANALLOC_UNLIKELY(
             FreeTarget::push(span.record, block, address_of(list) ^ address_of(block)))) {
       collect_own(thread, span);

@@ -7,9 +7,6 @@
 // thread has waited in between, and the delay goes back to 0.
 #pragma once
 
-#include <cstdint>
-
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
 
 namespace spanalloc::standard {

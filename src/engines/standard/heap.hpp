@@ -227,7 +227,7 @@ class Heap {
   /// change of its class writes there (Span::change_class).
   void begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset) {
     SPANALLOC_ASSERT(Classes::has_one_block(c));
-    if (!fresh.same_class) return begin_life(fresh, c, kSingleInUse, offset);
+    if (!fresh.same_class) return begin_life(fresh, c, kLargeInUse, offset);
     SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list() == ListId::kNone);
     fresh.span->move_block(address_of(pages_.address(fresh.span.number)) + offset,
                            Classes::info(c));
@@ -236,7 +236,7 @@ class Heap {
   /// begin_single_life() of a span whose record says all of that already.
   void begin_same_life(SpanRef span) {
     SPANALLOC_ASSERT(has(span) && span->load_word().state() == SpanState::kFree);
-    span->word.set(kSingleInUse);
+    span->word.set(kLargeInUse);
   }
 
   /// Makes a span of one block, of `old` slices, fit `slices` in its place.
@@ -458,7 +458,7 @@ class Heap {
   }
 
   /// The shard of the thread that has `cache` (nullptr: of a thread without one).
-  unsigned shard_of(const CacheRecord* cache) const {
+  SPANALLOC_INLINE unsigned shard_of(const CacheRecord* cache) const {
     return pool_.stacks().shard_of(cache == nullptr ? 0 : index_of(cache->number));
   }
 

@@ -9,12 +9,6 @@
 // or that needs alignment.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
 
 namespace spanalloc::standard {

@@ -2,22 +2,9 @@
 // No thread owns such a span.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "base/poison.hpp"
-#include "engines/engine.hpp"
 #include "engines/standard/fill.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/heap.hpp"
 #include "engines/standard/large_block_place.hpp"
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/refill.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {
 

@@ -9,19 +9,7 @@
 // memory while that lies idle.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/free_target.hpp"
 #include "engines/standard/misuse.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {
 

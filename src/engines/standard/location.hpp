@@ -1,13 +1,7 @@
 // Where an address lies: the look-up of all but the short paths.
 #pragma once
 
-#include <cstddef>
-
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/span.hpp"
-#include "engines/standard/span_word.hpp"
 
 namespace spanalloc::standard {
 

@@ -14,21 +14,9 @@
 //       allocate_huge         above 1 MiB: LargeBlocks::take_huge()
 #pragma once
 
-#include <cstddef>
-
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "engines/engine.hpp"
-#include "engines/standard/fill.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/large_block_place.hpp"
+#include "engines/standard/class_lookup.hpp"
 #include "engines/standard/large_blocks.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/refill.hpp"
-#include "engines/standard/size_classes.hpp"
 #include "engines/standard/thread_life.hpp"
-#include "os/os.hpp"
-#include "pages/nested_blocks.hpp"
 
 namespace spanalloc::standard {
 
@@ -55,22 +43,39 @@ struct MallocMiss {
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
 
-  [[gnu::noinline]] static void* allocate_by_alignment(auto& thread, std::size_t n,
-                                                       std::size_t alignment) {
+  /// A block with a span of its own: the cached large span that the thread has freed last, if its
+  /// class fits.
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_large(std::size_t n, auto& thread) {
+    if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock || thread.cache == nullptr))
+      return allocate_missed<Policy>(n, thread);
+    const ClassId c = ClassLookup<Config>::large[n];
+    Span* large = thread.cache->large_spans.take_youngest(c);
+    if (SPANALLOC_UNLIKELY(large == nullptr)) return allocate_missed<Policy>(n, thread);
+    if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(n) > large->room()))
+      return Large::fit_cached(n, thread, large, kQuantum);
+    return Large::block_of(*large, c);
+  }
+
+  /// Of more bytes than the classes that are looked up by the byte have, or of none.
+  [[gnu::noinline]] static void* allocate_larger_aligned(auto& thread, std::size_t n,
+                                                         std::size_t alignment) {
+    const std::size_t multiple = align_up(n, alignment);
+    if (SPANALLOC_LIKELY(multiple - 1 < Config::kMaxSmall))
+      return thread.template allocate_larger<ReturnNull>(multiple, thread);
     if (SPANALLOC_UNLIKELY(n == 0)) return thread.allocate_aligned(1, alignment);
     const ClassId c = Classes::of_aligned(n, alignment);
     if (c == ClassId::kNone) return allocate_huge(thread, {n, alignment}, Fill{});
     return allocate_class(thread, c, {n, alignment});
   }
 
-  /// For more bytes than the classes that are looked up by the byte have.
+  /// The same with what it begins with.
   [[gnu::noinline]] static void* allocate_filled(auto& thread, std::size_t n, const Fill& fill) {
     if (n > Config::kMaxBlock) return allocate_huge(thread, {n}, fill);
     const ClassId c = Classes::of(n);
     if (c >= Classes::kFirstLarge) {
       if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested({n}, fill);
-      const auto inside = thread.enter();
-      thread.flush_one_batch();
+      const auto inside = thread.enter_miss();
       return thread.heap->start() ? Large::take(thread, c, {n}, fill) : nullptr;
     }
     void* p = nullptr;
@@ -80,8 +85,7 @@ struct MallocMiss {
     } else {
       // Such a block is carved alone: into an empty list refill() brings just that one.
       if (thread.list_of(c).is_empty()) {
-        const auto inside = thread.enter();
-        thread.flush_one_batch();
+        const auto inside = thread.enter_miss();
         refilled = Refill<Config>::refill(thread, c);
         if (refilled == Refilled::kNothing) return nullptr;
       }
@@ -99,8 +103,7 @@ struct MallocMiss {
       return allocate_nested(c < Classes::kFirstLarge ? as_small(c) : request, Fill{});
     }
     free_put_off(thread);
-    const auto inside = thread.enter();
-    thread.flush_one_batch();
+    const auto inside = thread.enter_miss();
     // There is no cache record left (there is room for 262,144 living threads), or no memory for
     // one.
     if (SPANALLOC_UNLIKELY(thread.cache == nullptr && !ThreadLife<Config>::attach(thread))) {
@@ -120,8 +123,7 @@ struct MallocMiss {
   SPANALLOC_COLD static void* allocate_huge(auto& thread, Request request, const Fill& fill) {
     if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, fill);
     free_put_off(thread);
-    const auto inside = thread.enter();
-    thread.flush_one_batch();
+    const auto inside = thread.enter_miss();
     return Large::take_huge(thread, request, fill);
   }
 

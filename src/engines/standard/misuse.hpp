@@ -5,15 +5,7 @@
 // program may go on from there. `thread` is the thread cache of the calling thread.
 #pragma once
 
-#include <cstdint>
-
-#include "base/compiler.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
-#include "engines/standard/span_word.hpp"
-#include "os/os.hpp"
 #include "pages/nested_blocks.hpp"
 
 namespace spanalloc::standard {

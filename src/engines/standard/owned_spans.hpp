@@ -13,24 +13,10 @@
 // block, or purge its pages.
 #pragma once
 
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/current_ages.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/free_target.hpp"
 #include "engines/standard/give_up_delay.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
 #include "engines/standard/span_blocks.hpp"
 #include "engines/standard/used_up_spans.hpp"
-#include "os/os.hpp"
 
 namespace spanalloc::standard {
 
@@ -44,7 +30,7 @@ class OwnedSpans {
   using Blocks = SpanBlocks<Config>;
 
  public:
-  using UsedUp = UsedUpSpans<(Config::kUsedUpBytes >> Config::kSliceBits)>;
+  using UsedUp = UsedUpSpans<Config>;
 
   // --- Any thread may ask: a hint, but for the record's thread and a vanished thread's record -----
 
@@ -87,9 +73,8 @@ class OwnedSpans {
 
   /// The current span becomes a used-up one, or is shared if there is no room for such large ones.
   void use_up(auto& thread, ClassId c, SpanRef span) {
-    const unsigned slices = Classes::info(c).slices;
-    const bool stays = used_up_.fits_at_all(slices) && !thread.exited;
-    while (stays && !used_up_.fits(slices)) share_used_up(thread, used_up_.oldest());
+    const bool stays = UsedUp::fits_at_all(c) && !thread.exited;
+    while (stays && !used_up_.fits(c)) share_used_up(thread, used_up_.oldest());
     if (stays) join_used_up(c, span);
     if (!stays) return share_current(thread, c, span, 0);
     leave_current(thread, c);
@@ -212,6 +197,19 @@ class OwnedSpans {
     }
   }
 
+  // Owned -> shared, or to the pool if it is empty: `free_blocks` of the span's blocks are on its
+  // list or were never carved. leave(): takes it out of its place.
+  template <class Leave>
+  static void share(auto& thread, SpanRef span, std::uint32_t free_blocks, Leave&& leave) {
+    SPANALLOC_ASSERT(thread.pages->is_mine(thread.cache->number) && thread.heap->has(span) &&
+                     thread.is_owned_here(span->load_word()));
+    const Freed now =
+        thread.heap->protocol().owned_to_shared(span, thread.cache->number, free_blocks);
+    leave();  // first: this may end in a report
+    if (now == Freed::kEmptied) thread.heap->put_in_pool(span, thread.shard());
+    if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) thread.pages->corrupted(span);
+  }
+
   // In the record first, where a fork's child finds it.
   SPANALLOC_INLINE void set_current(auto& thread, ClassId c, SpanRef span) {
     current_[index_of(c)].store_release(span.number);
@@ -226,7 +224,7 @@ class OwnedSpans {
   }
   void share_current(auto& thread, ClassId c, SpanRef span, std::uint32_t free_blocks) {
     leave_current(thread, c);
-    thread.share(span, free_blocks, [] {});
+    share(thread, span, free_blocks, [] {});
   }
 
   bool take_used_up(auto& thread, ClassId c, unsigned place) {
@@ -236,7 +234,7 @@ class OwnedSpans {
     set_current(thread, c, span);
     span->forget_watch();
     span->expect_first_clock();
-    used_up_.leave(place, Classes::info(c).slices);
+    used_up_.leave(place);
     thread.cache->timed_work.count_event(thread, c);
     return true;
   }
@@ -244,14 +242,12 @@ class OwnedSpans {
   // event.
   SPANALLOC_INLINE void join_used_up(ClassId c, SpanRef span) {
     SPANALLOC_ASSERT(span->free_list().is_empty() && span->rest().is_empty());
-    const ClassInfo& info = Classes::info(c);
-    span->expect_frees(info.refill_remotes);
-    used_up_.join(span.number, c, info.slices);
+    span->expect_frees(Classes::info(c).refill_remotes);
+    used_up_.join(span.number, c);
   }
   void share_used_up(auto& thread, unsigned place) {
     const SpanRef span = thread.pages->span(used_up_.span(place));
-    const unsigned slices = Classes::info(used_up_.class_of(place)).slices;
-    thread.share(span, span->uncollected(), [&] { used_up_.leave(place, slices); });
+    share(thread, span, span->uncollected(), [&] { used_up_.leave(place); });
   }
   void share_all_used_up(auto& thread) {
     while (!used_up_.is_empty()) share_used_up(thread, used_up_.oldest());

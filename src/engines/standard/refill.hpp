@@ -2,19 +2,7 @@
 // current span, or makes another span current.
 #pragma once
 
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/compiler.hpp"
-#include "engines/standard/free_list.hpp"
 #include "engines/standard/heap.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
-#include "engines/standard/span_blocks.hpp"
-#include "engines/standard/span_protocol.hpp"
 
 namespace spanalloc::standard {
 

@@ -10,20 +10,7 @@
 // place; and, in turn with the others, by the thread's next misses, its trim and its end.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/free_target.hpp"
 #include "engines/standard/misuse.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
-#include "engines/standard/span_word.hpp"
 
 namespace spanalloc::standard {
 

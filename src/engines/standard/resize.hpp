@@ -1,22 +1,9 @@
-// What a thread asks about a block that is out: its size, and to make it larger or smaller.
+// What a thread asks about a block that is out: its size, its heap, and to make it larger or
+// smaller.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "base/poison.hpp"
-#include "engines/engine.hpp"
-#include "engines/standard/free_list.hpp"
-#include "engines/standard/heap.hpp"
 #include "engines/standard/large_blocks.hpp"
 #include "engines/standard/location.hpp"
-#include "engines/standard/misuse.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
-#include "os/os.hpp"
 
 namespace spanalloc::standard {
 
@@ -33,6 +20,12 @@ struct Resize {
     const Location at = locate_live(thread, p);
     if (SPANALLOC_UNLIKELY(!at.is_block)) return thread.pages->outside.usable_size(p);
     return Large::block_bytes(*thread.pages, at.size_class(), at.span);
+  }
+
+  static bool owns(auto& thread, const void* p) {
+    const Location at = Location::of(p, *thread.pages);
+    return at.in_span ? thread.heap->has(at.span)
+                      : thread.pages->outside.has(p, index_of(thread.heap->number()));
   }
 
   template <LeavesAlone Policy>

@@ -142,7 +142,7 @@ struct SizeClassRules : Config {
       info.pool_row = static_cast<std::uint8_t>(info.slices == 1 ? 0 : kMaxOrder + info.slices - 1);
     }
     const std::size_t pool_bytes =
-        info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
+        info.pool_row <= kMaxOrder ? Config::kPoolBytesPerRow : Config::kPoolBytesPerLargeRow;
     info.pool_most =
         static_cast<std::uint16_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
     info.magic = divisibility_magic(info.block_size);
@@ -201,32 +201,26 @@ struct SizeClasses : SizeClassRules<Config> {
   }
   static constexpr bool row_holds(unsigned c) {
     const ClassInfo& k = kTable[c];
-    // No span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
-    if (k.blocks == 0) return false;
     const std::size_t smallest = c == 1 ? 1 : kTable[c - 1].block_size + std::size_t{1};
-    if (of(smallest) != ClassId{c} || of(k.block_size) != ClassId{c}) return false;
-    if (k.block_size != block_size(ClassId{c})) return false;
-    if (k.block_size % kQuantum != 0) return false;
-    // (block - n) / n is at most a step for every n above 128, and 1/8
-    // where classes go by 16 bytes.
     constexpr std::size_t kSteps = min_of(Rules::kStepsPerDoubling, 128 / kQuantum);
-    if (smallest > 128 && (k.block_size - smallest) * kSteps > smallest) return false;
-    // The real span ends with the page in which the last block ends.
-    if (k.blocks > 1 && !Rules::has_little_overhead(k)) return false;
-    if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
-    if (k.real_span > k.virtual_span || k.virtual_span != kSlice * k.slices) return false;
-    if (k.blocks > 1 && (k.slices != 1u << k.order || k.order > kMaxOrder)) return false;
+    const bool holds =
+        // Some span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
+        k.blocks != 0 && of(smallest) == ClassId{c} && of(k.block_size) == ClassId{c} &&
+        k.block_size == block_size(ClassId{c}) && k.block_size % kQuantum == 0 &&
+        // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16
+        // bytes.
+        (smallest <= 128 || (k.block_size - smallest) * kSteps <= smallest) &&
+        // The real span ends with the page in which the last block ends.
+        k.real_span == align_up(k.payload(), kPageForTail) && k.real_span <= k.virtual_span &&
+        k.virtual_span == kSlice * k.slices && k.pool_row < kPoolRows && k.pool_most != 0 &&
+        // Counts of blocks are 16-bit fields of the span word, block offsets 20-bit.
+        k.blocks < 0xffff && (ClassId{c} < kFirstLarge) == (k.blocks > 1);
     // A span of one block has less than a slice that is not its block.
-    if (k.blocks == 1 && k.virtual_span - k.block_size >= kSlice) return false;
-    if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
-    // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
-    if (k.blocks >= 0xffff) return false;
-    if ((ClassId{c} < kFirstLarge) != (k.blocks > 1)) return false;
-    if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
-    // A span that becomes shared with no block free must not be partial at once.
-    if (k.blocks > 1 && (k.partial_outstanding >= k.blocks || k.partial_outstanding == 0))
-      return false;
-    return true;
+    if (k.blocks == 1) return holds && k.virtual_span - k.block_size < kSlice;
+    return holds && Rules::has_little_overhead(k) && k.slices == 1u << k.order &&
+           k.order <= kMaxOrder && k.blocks >= Rules::kMinBlocks &&
+           // A span that becomes shared with no block free must not be partial at once.
+           k.partial_outstanding < k.blocks && k.partial_outstanding != 0;
   }
 
   // Spans of several blocks are aligned to a slice, so a block is as aligned as its size. The class

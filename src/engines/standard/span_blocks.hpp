@@ -3,20 +3,7 @@
 // from and free pushes on.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "base/poison.hpp"
-#include "engines/standard/free_list.hpp"
 #include "engines/standard/misuse.hpp"
-#include "engines/standard/numbers.hpp"
-#include "engines/standard/purged_pages.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
-#include "engines/standard/span_word.hpp"
 
 namespace spanalloc::standard {
 

@@ -14,10 +14,10 @@
 //
 //   all bits 0                         never used, or its heap was destroyed
 //   a cache's, free                    emptied while it was that cache's; the remote list stays
-//   nobody's, shared, 1 outstanding    a span of one block, whose block is out (kSingleInUse)
+//   nobody's, shared, 1 outstanding    a span of one block, whose block is out (kLargeInUse)
 //   nobody's, free                     such a span, freed: its taker's, in a pool, or the arena's;
 //                                      also what a fork's child makes of one that it finds free
-//                                      (kCachedTaken)
+//                                      (kLargeFree)
 //   a cache's, free, delayed, no head  such a span, freed: a cached large span (cached_of)
 //
 // (An emptied span may have the delayed bit, too;
@@ -112,9 +112,9 @@ struct SpanWord {
 inline constexpr CacheNumber kNobody = SpanWord::kMaxOwner;
 
 /// The word of a span of one block whose block is out.
-inline constexpr SpanWord kSingleInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
+inline constexpr SpanWord kLargeInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
 /// The word of a free span that only the thread has which took it.
-inline constexpr SpanWord kCachedTaken = SpanWord::make(kNobody, SpanState::kFree, 0);
+inline constexpr SpanWord kLargeFree = SpanWord::make(kNobody, SpanState::kFree, 0);
 /// The word of a free span that is cached in that record. (No span in a pool or
 /// the arena has such a word.)
 constexpr SpanWord cached_of(CacheNumber cache) {

@@ -7,28 +7,10 @@
 // span that was handed out. What else a call does begins in malloc_miss.hpp and free_miss.hpp.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
-#include "base/poison.hpp"
-#include "engines/engine.hpp"
-#include "engines/standard/cache_record.hpp"
-#include "engines/standard/class_lookup.hpp"
-#include "engines/standard/fill.hpp"
 #include "engines/standard/free_miss.hpp"
-#include "engines/standard/free_target.hpp"
-#include "engines/standard/heap.hpp"
 #include "engines/standard/heap_call.hpp"
-#include "engines/standard/large_blocks.hpp"
 #include "engines/standard/malloc_miss.hpp"
 #include "engines/standard/resize.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/span_word.hpp"
-#include "engines/standard/thread_life.hpp"
-#include "engines/standard/thread_map.hpp"
 
 namespace spanalloc::standard {
 
@@ -37,9 +19,6 @@ template <class Config>
 struct ThreadState {
   // No cache record has the number whose bits are all ones.
   static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0} >> SpanWord::kIdentityShift;
-  /// The identities of an owned and of a shared span of one owner, xored.
-  static constexpr std::uint64_t kOwnedXorShared = static_cast<std::uint64_t>(SpanState::kOwned) ^
-                                                   static_cast<std::uint64_t>(SpanState::kShared);
 
   /// The current span of each class, or its loan, from whose list malloc takes; kNoTarget: neither.
   /// (Entry 0 belongs to no class: it serves requests of size 0, and never holds a block.)
@@ -92,14 +71,16 @@ class ThreadCache : public ThreadState<Config> {
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t n) {
     if (SPANALLOC_UNLIKELY(n > Lookup::kMostByByte)) return allocate_larger<Policy>(n, *this);
-    const ClassId c = Lookup::by_byte[n];
-    FreeTarget& target = *current[index_of(c)];
-    Block* block = target.free_list().pop_if_not_last(no_link_bits(Classes::kSlice));
-    if (SPANALLOC_UNLIKELY(block == nullptr)) {
-      return MallocMiss::template allocate_missed<Policy>(n, *this);
-    }
-    unpoison(block, Classes::info(c).block_size);
-    return block;
+    return pop<Policy>(Lookup::by_byte[n], no_link_bits(Classes::kSlice), n);
+  }
+
+  /// The short path once more, for classes that are not looked up by the byte.
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_larger(std::size_t n, ThreadCache& self) {
+    if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall))
+      return MallocMiss::template allocate_large<Policy>(n, self);
+    const ClassId c = Lookup::small[n];
+    return self.template pop<Policy>(c, Lookup::no_link_bits[index_of(c)], n);
   }
 
   SPANALLOC_INLINE void deallocate(void* p) {
@@ -112,22 +93,18 @@ class ThreadCache : public ThreadState<Config> {
     const Difference link = difference(address_of(target->free_list().first()), a);
     if (SPANALLOC_UNLIKELY(link.none)) return FreeMiss::deallocate_missed(p, *this);  // freed twice
     auto* block = static_cast<Block*>(p);
-    if constexpr (kPoisons) {
-      FreeMiss::poison_freed(block, *pages, pages->span_of(pages->any_slice_at(a)));
-    }
-    if (SPANALLOC_UNLIKELY(FreeTarget::push(target, block, link.bits))) {
+    FreeMiss::poison_freed(block, *pages);
+    if (SPANALLOC_UNLIKELY(FreeTarget::push(target, block, link.bits)))
       return FreeMiss::look_after(p, *this);
-    }
   }
 
   // --- What else an engine offers; see engines/engine.hpp ----------------------------------------
 
-  /// Aligned requests are common, and take the same short path (see
-  /// SizeClasses::multiples_are_aligned).
+  /// Aligned requests are common: the same short path (SizeClasses::multiples_are_aligned).
   SPANALLOC_INLINE void* allocate_aligned(std::size_t n, std::size_t alignment) {
     const std::size_t multiple = align_up(n, alignment);  // 0 if n is 0, or where it overflows
     if (SPANALLOC_UNLIKELY(multiple - 1 >= Lookup::kMostByByte))
-      return allocate_larger_aligned(n, alignment);
+      return MallocMiss::allocate_larger_aligned(*this, n, alignment);
     return allocate(multiple);
   }
   SPANALLOC_INLINE void* allocate_zeroed(std::size_t n) {
@@ -149,10 +126,7 @@ class ThreadCache : public ThreadState<Config> {
   Resized resize(void* p, std::size_t n) {
     return Resize<Config>::template resize<Policy>(*this, p, n);
   }
-  bool owns(const void* p) {
-    const Location at = Location::of(p, *pages);
-    return at.in_span ? heap->has(at.span) : pages->outside.has(p, index_of(heap->number()));
-  }
+  bool owns(const void* p) { return Resize<Config>::owns(*this, p); }
   bool trim() { return Life::trim(*this); }
   bool pass_epochs() { return Life::pass_epochs(*this); }
 
@@ -175,15 +149,16 @@ class ThreadCache : public ThreadState<Config> {
   // --- For the parts that are given their thread's cache -----------------------------------------
 
   /// While it lives, the thread is in a call in which it may have a span that is in no place.
-  SPANALLOC_INLINE HeapCall<Config> enter() { return HeapCall<Config>(cache, *pages); }
+  SPANALLOC_INLINE HeapCall<Config> enter() { return {cache, *pages}; }
   /// The lock of the cache record's lists.
   auto lock_lists() {
     return typename SpanProtocol<PageLayer<Config>>::CacheGuard(heap->protocol(), cache->number);
   }
-  unsigned shard() const { return heap->shard_of(cache); }
+  SPANALLOC_INLINE unsigned shard() const { return heap->shard_of(cache); }
   bool is_owned_here(SpanWord word) const { return word.identity() == owned_identity; }
   bool is_mine(SpanWord word) const {
-    return is_owned_here(word) || word.identity() == (owned_identity ^ State::kOwnedXorShared);
+    // Below 4: the owners are equal.
+    return word.state() != SpanState::kFree && (word.identity() ^ owned_identity) < 4;
   }
   /// No span: the class has none.
   SpanRef current_span(ClassId c) {
@@ -191,9 +166,10 @@ class ThreadCache : public ThreadState<Config> {
     return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
   FreeList& list_of(ClassId c) { return current[index_of(c)]->free_list(); }
-  /// Slow paths call it, so that blocks do not stay in a batch for ever.
-  void flush_one_batch() {
+  /// enter() for a miss of malloc: it flushes a batch, so that blocks do not stay there for ever.
+  SPANALLOC_INLINE HeapCall<Config> enter_miss() {
     if (cache != nullptr) cache->batches.flush_one(*this);
+    return enter();
   }
   void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count) {
     FreeMiss::free_to_span(*this, span, newest, oldest, count);
@@ -206,52 +182,17 @@ class ThreadCache : public ThreadState<Config> {
     }
     pages->maps.show(*map, span, target);
   }
-  /// Owned -> shared, or to the pool if it is empty: `free_blocks` of the span's blocks are on its
-  /// list or were never carved. leave(): takes it out of its place.
-  template <class Leave>
-  void share(SpanRef span, std::uint32_t free_blocks, Leave&& leave) {
-    SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) &&
-                     is_owned_here(span->load_word()));
-    const Freed now = heap->protocol().owned_to_shared(span, cache->number, free_blocks);
-    leave();  // first: this may end in a report
-    if (now == Freed::kEmptied) heap->put_in_pool(span, shard());
-    if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) pages->corrupted(span);
-  }
   void collect_uncounted_if_due() { Refill<Config>::collect_uncounted_if_due(*this); }
 
  private:
-  // The short path once more, for classes that are not looked up by the byte.
+  // Takes the first block off the class's list, unless it is the last.
   template <class Policy>
-  [[gnu::noinline]] static void* allocate_larger(std::size_t n, ThreadCache& self) {
-    if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall)) return allocate_large<Policy>(n, self);
-    const ClassId c = Lookup::small[n];
-    FreeTarget& target = *self.current[index_of(c)];
-    Block* block = target.free_list().pop_if_not_last(Lookup::no_link_bits[index_of(c)]);
-    if (SPANALLOC_UNLIKELY(block == nullptr)) {
-      return MallocMiss::template allocate_missed<Policy>(n, self);
-    }
+  SPANALLOC_INLINE void* pop(ClassId c, std::uint64_t no_link, std::size_t n) {
+    Block* block = list_of(c).pop_if_not_last(no_link);
+    if (SPANALLOC_UNLIKELY(block == nullptr))
+      return MallocMiss::template allocate_missed<Policy>(n, *this);
     unpoison(block, Classes::info(c).block_size);
     return block;
-  }
-  // A block with a span of its own: the cached large span that the thread has freed last, if its
-  // class fits.
-  template <class Policy>
-  [[gnu::noinline]] static void* allocate_large(std::size_t n, ThreadCache& self) {
-    if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock || self.cache == nullptr))
-      return MallocMiss::template allocate_missed<Policy>(n, self);
-    const ClassId c = Lookup::large[n];
-    Span* large = self.cache->large_spans.take_youngest(c);
-    if (SPANALLOC_UNLIKELY(large == nullptr))
-      return MallocMiss::template allocate_missed<Policy>(n, self);
-    if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(n) > large->room()))
-      return LargeBlocks<Config>::fit_cached(n, self, large, kQuantum);
-    return LargeBlocks<Config>::block_of(*large, c);
-  }
-  [[gnu::noinline]] void* allocate_larger_aligned(std::size_t n, std::size_t alignment) {
-    const std::size_t multiple = align_up(n, alignment);
-    if (SPANALLOC_UNLIKELY(multiple - 1 >= Config::kMaxSmall))
-      return MallocMiss::allocate_by_alignment(*this, n, alignment);
-    return allocate_larger<ReturnNull>(multiple, *this);
   }
 };
 

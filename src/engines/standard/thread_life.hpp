@@ -1,18 +1,8 @@
 // How a thread cache begins and ends, and gives back what it holds without need.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/fork_recovery.hpp"
-#include "engines/standard/heap.hpp"
-#include "engines/standard/numbers.hpp"
 #include "engines/standard/refill.hpp"
-#include "engines/standard/span.hpp"
-#include "engines/standard/span_word.hpp"
-#include "engines/standard/thread_map.hpp"
 
 namespace spanalloc::standard {
 

@@ -16,12 +16,6 @@
 // A map is address space that is zero until it is written: a page of it serves 32 MiB of spans.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "base/atomic.hpp"
-#include "base/bits.hpp"
-#include "base/compiler.hpp"
 #include "engines/standard/free_target.hpp"
 
 namespace spanalloc::standard {

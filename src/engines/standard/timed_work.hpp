@@ -2,9 +2,6 @@
 // then, too: others' free memory must be purged, and its own spans that rest are to be shared.
 #pragma once
 
-#include <cstdint>
-
-#include "base/compiler.hpp"
 #include "engines/standard/numbers.hpp"
 #include "os/os.hpp"
 

@@ -7,12 +7,7 @@
 // ones leave and are shared.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-
-#include "base/assert.hpp"
-#include "base/atomic.hpp"
-#include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
 
 namespace spanalloc::standard {
 
@@ -20,8 +15,10 @@ namespace spanalloc::standard {
 /// owned span of a vanished thread at least once, here or among the current spans, whatever step
 /// the thread was at: a span joins before it leaves its other place, and leaves after it has got
 /// another. (If it stands in both, its word tells when it has been dealt with.)
-template <unsigned kMostSlices>
+template <class Config>
 class UsedUpSpans {
+  static constexpr unsigned kMostSlices = Config::kUsedUpBytes >> Config::kSliceBits;
+
  public:
   /// One more than can stay: a span joins before another one leaves.
   static constexpr unsigned kPlaces = kMostSlices + 1;
@@ -44,21 +41,21 @@ class UsedUpSpans {
     for (std::uint32_t places = used_; places != 0; places &= places - 1) f(first_of(places));
   }
 
-  static bool fits_at_all(unsigned slices) { return slices <= kMostSlices; }
-  bool fits(unsigned slices) const { return slices_ + slices <= kMostSlices; }
-  void join(SpanNumber number, ClassId c, unsigned slices) {
+  static bool fits_at_all(ClassId c) { return slices(c) <= kMostSlices; }
+  bool fits(ClassId c) const { return slices_ + slices(c) <= kMostSlices; }
+  void join(SpanNumber number, ClassId c) {
     const unsigned i = next_in(~used_ & kAll);
     SPANALLOC_ASSERT(i < kPlaces && place_of(number) == kNoPlace);
     next_ = (i + 1) % kPlaces;
     spans_[i].store_release(number);
     classes_[i] = static_cast<std::uint8_t>(index_of(c));
-    slices_ += slices;
+    slices_ += slices(c);
     used_ |= 1u << i;
   }
-  void leave(unsigned i, unsigned slices) {
-    SPANALLOC_ASSERT((used_ >> i & 1) != 0 && slices <= slices_);
+  void leave(unsigned i) {
+    SPANALLOC_ASSERT((used_ >> i & 1) != 0 && slices(class_of(i)) <= slices_);
     spans_[i].store_release(SpanNumber::kNone);
-    slices_ -= slices;
+    slices_ -= slices(class_of(i));
     used_ &= ~(1u << i);
     ready_ &= ~(1u << i);
   }
@@ -82,6 +79,7 @@ class UsedUpSpans {
   }
 
  private:
+  static unsigned slices(ClassId c) { return SizeClasses<Config>::info(c).slices; }
   static unsigned first_of(std::uint32_t places) {
     return static_cast<unsigned>(std::countr_zero(places));
   }

@@ -17,42 +17,42 @@ namespace {
 
 using standard::ClassId;
 
-using Patience = standard::GiveUpDelay<Standard>;
+using Delay = standard::GiveUpDelay<Standard>;
 
-unsigned times_it_stays(Patience& patience, ClassId c) {
+unsigned times_it_stays(Delay& delay, ClassId c) {
   unsigned times = 0;
-  while (patience.stays(c)) ++times;
+  while (delay.stays(c)) ++times;
   return times;
 }
 
-TEST(StandardHotPatience, WhatIsNeededAgainAtOnceStaysLongerAndLonger) {
-  Patience patience;
+TEST(StandardGiveUpDelay, WhatIsNeededAgainAtOnceStaysLongerAndLonger) {
+  Delay delay;
   const ClassId c{70};
-  EXPECT_FALSE(patience.stays(c));
+  EXPECT_FALSE(delay.stays(c));
   for (const unsigned bought : {1u, 3u, 7u, 15u, 31u, 63u, 127u, 127u}) {
-    EXPECT_FALSE(patience.has_given_up(c));
-    patience.gave_up(c, 1000);
-    EXPECT_TRUE(patience.has_given_up(c));
-    patience.needs_again(c, 1005);
-    EXPECT_FALSE(patience.has_given_up(c));
-    EXPECT_FALSE(patience.stays(ClassId{6}));
-    EXPECT_EQ(times_it_stays(patience, c), bought);
+    EXPECT_FALSE(delay.has_given_up(c));
+    delay.gave_up(c, 1000);
+    EXPECT_TRUE(delay.has_given_up(c));
+    delay.needs_again(c, 1005);
+    EXPECT_FALSE(delay.has_given_up(c));
+    EXPECT_FALSE(delay.stays(ClassId{6}));
+    EXPECT_EQ(times_it_stays(delay, c), bought);
   }
 }
 
-TEST(StandardHotPatience, WhoComesBackLaterHasNone) {
-  Patience patience;
+TEST(StandardGiveUpDelay, WhoComesBackLaterHasNone) {
+  Delay delay;
   const ClassId c{3};
   for (int i = 0; i < 4; ++i) {
-    patience.gave_up(c, 1000);
-    patience.needs_again(c, 1001);
+    delay.gave_up(c, 1000);
+    delay.needs_again(c, 1001);
   }
-  patience.gave_up(c, 2000);
-  patience.needs_again(c, 2500);
-  EXPECT_EQ(times_it_stays(patience, c), 0u);
-  patience.gave_up(c, 3000);
-  patience.needs_again(c, 3001);
-  EXPECT_EQ(times_it_stays(patience, c), 1u);  // as if it were the first time
+  delay.gave_up(c, 2000);
+  delay.needs_again(c, 2500);
+  EXPECT_EQ(times_it_stays(delay, c), 0u);
+  delay.gave_up(c, 3000);
+  delay.needs_again(c, 3001);
+  EXPECT_EQ(times_it_stays(delay, c), 1u);  // as if it were the first time
 }
 
 // In how many of some rounds one of the spans was given up. (The memory was used before, so that
@@ -84,13 +84,13 @@ int make_small_program_in_rounds(std::size_t blocks, int rounds) {
 // Some dozens of blocks of several classes, round after round: but for the first
 // rounds each class's span stays the thread's. (Else one class takes, from the pool,
 // what another has given up.)
-TEST(StandardHotPatience, ASmallProgramInRoundsKeepsItsSpans) {
+TEST(StandardGiveUpDelay, ASmallProgramInRoundsKeepsItsSpans) {
   for (const std::size_t blocks : {std::size_t{24}, std::size_t{60}})
     EXPECT_LE(make_small_program_in_rounds(blocks, 300), 60) << blocks;
 }
 
 // What one thread has learned is not the next one's, who may be about to sleep.
-TEST(StandardHotPatience, TheNextThreadOfALabHasNone) {
+TEST(StandardGiveUpDelay, TheNextThreadOfALabHasNone) {
   const void* cache = nullptr;
   bool learned = false;
   std::thread([&] {

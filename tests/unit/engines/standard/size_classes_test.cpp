@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "engines/standard/size_classes.hpp"
+#include "engines/standard/class_lookup.hpp"
 
 namespace spanalloc::standard {
 namespace {
@@ -30,6 +30,20 @@ TEST(StandardClasses, EveryRequestGetsTheSmallestClassThatHoldsIt) {
     ASSERT_GE(Classes::kTable[c].block_size, n);
     if (c > 1) {
       ASSERT_LT(Classes::kTable[c - 1].block_size, n);
+    }
+  }
+}
+
+TEST(StandardClasses, TheTablesOfMallocAgreeWithTheFormula) {
+  using Lookup = ClassLookup<Standard>;
+  EXPECT_EQ(index_of(Lookup::by_byte[0]), 0u);
+  for (std::size_t n = 1; n <= kMaxBlock; ++n) {
+    if (n <= Lookup::kMostByByte) {
+      ASSERT_EQ(index_of(Lookup::by_byte[n]), class_of(n));
+    } else if (n <= Classes::kMaxSmall) {
+      ASSERT_EQ(index_of(Lookup::small[n]), class_of(n));
+    } else {
+      ASSERT_EQ(index_of(Lookup::large[n]), class_of(n));
     }
   }
 }
