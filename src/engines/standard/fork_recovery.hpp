@@ -117,17 +117,17 @@ class ForkRecovery {
   }
 
   SPANALLOC_COLD static void put_right(Pages& pages) {
-    const bool cut_short = vanished_threads_were_inside(pages);
+    const bool were_inside = vanished_threads_were_inside(pages);
     // These two locks guard nothing that can be half changed and matter: a start is made
     // again, the arena purges.
     for (WakingLock* lock : {&pages.start_lock, &pages.memory_return.purge_lock}) {
       if (lock->owner_died()) lock->reset();
     }
     pages.arena.recover_lock();
-    if (cut_short) find_what_vanished_threads_had(pages);
+    if (were_inside) find_what_vanished_threads_had(pages);
     pages.heaps.for_each([](Heap& heap) { heap.leave_if_not_started(); });
     pages.heaps.for_each([](Heap& heap) { heap.live_caches.store_relaxed(0); });
-    // A thread that the child starts may have the same mark as a vanished one.
+    // A thread that the child starts may have the same id as a vanished one.
     pages.caches.for_each([&](CacheRecord& cache) {
       if (cache.thread.load_relaxed() == 0 || !pages.caches.is_mine(cache)) return;
       pages.heaps[cache.heap.load_relaxed()].live_caches.fetch_add_relaxed(1);
@@ -143,8 +143,8 @@ class ForkRecovery {
     // are treated as if no thread had been inside.
     pages.caches.for_each([&](CacheRecord& cache) {
       if (!pages.caches.has_vanished(cache)) return;
-      any_left = !cut_short;
-      if (!cut_short) return;
+      any_left = !were_inside;
+      if (!were_inside) return;
       abandon_for_vanished_thread(pages, pages.heaps[cache.heap.load_relaxed()], cache);
       pages.caches.give_back(&cache);
     });
@@ -245,10 +245,10 @@ class ForkRecovery {
       // First: after a fork from here the child must not find them twice.
       loan.free_list().clear();
       if (length.blocks == 0 || !length.whole) return;
-      const BlockOffset mark =
+      const BlockOffset first =
           as_block_offset(address_of(list) - address_of(pages.address(span.number)));
       const auto link = [&](BlockOffset head) { length.last->link_to(pages.first_of(span, head)); };
-      if (heap.protocol().free_remote(span, mark, length.blocks, link) == Freed::kEmptied) {
+      if (heap.protocol().free_remote(span, first, length.blocks, link) == Freed::kEmptied) {
         heap.put_in_pool(span, 0);
       }
     });

@@ -33,8 +33,8 @@ enum class BlockOffset : std::uint32_t { kNone = 0 };
 constexpr BlockOffset as_block_offset(std::uint64_t offset) {
   return BlockOffset{static_cast<std::uint32_t>(offset >> 4) + 1};
 }
-constexpr std::uint64_t offset_of_block(BlockOffset mark) {
-  return std::uint64_t{index_of(mark) - 1} << 4;
+constexpr std::uint64_t offset_of_block(BlockOffset block) {
+  return std::uint64_t{index_of(block) - 1} << 4;
 }
 
 /// How many slices.
