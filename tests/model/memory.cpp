@@ -106,7 +106,7 @@ bool Memory::announce(unsigned thread, const void* cell, bool write) {
   const bool was_shared = v.shared();
   const auto bit = static_cast<std::uint8_t>(1u << thread);
   v.users |= bit;
-  if (options_.forks) v.users |= kForker;
+  if (options_.forks && !options_.one_late) v.users |= kForker;
   if (write) v.writers |= bit;
   if (!was_shared && v.shared()) learned_ = true;
   return v.shared();
@@ -241,6 +241,7 @@ void Memory::enter_cpu(unsigned thread, unsigned cpu) {
 }
 
 void Memory::fork() {
+  if (options_.one_late) return fork_with_one_late();
   for (unsigned t = 0; t < thread_count_; ++t) {
     auto& buffer = threads_[t].buffer;
     for (;;) {
@@ -255,6 +256,33 @@ void Memory::fork() {
       arrive_with_predecessors(t, next[choice - 1]);
     }
     buffer.clear();
+  }
+}
+
+// In a FIFO what is behind the late store is late as well; else what is stored to its variable, and
+// all from the first release on.
+void Memory::fork_with_one_late() {
+  std::size_t pending = 0;
+  for (unsigned t = 0; t < thread_count_; ++t) pending += threads_[t].buffer.size();
+  std::size_t late = host_.choose(static_cast<unsigned>(pending) + 1);  // from 1 on; 0: none is
+  for (unsigned t = 0; t < thread_count_; ++t) {
+    auto& buffer = threads_[t].buffer;
+    const std::size_t count = buffer.size();
+    if (late != 0 && late <= count) {
+      const Variable* const variable = buffer[late - 1].variable;
+      std::size_t first_behind = late;
+      while (options_.memory == MemoryModel::pso && first_behind < buffer.size() &&
+             !buffer[first_behind].release) {
+        ++first_behind;
+      }
+      buffer.resize(first_behind);
+      for (std::size_t i = buffer.size(); i-- >= late;) {
+        if (buffer[i].variable == variable)
+          buffer.erase(buffer.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    late = late > count ? late - count : 0;
+    while (!buffer.empty()) arrive(t, 0);
   }
 }
 

@@ -131,6 +131,7 @@ class Memory {
   void arrive(unsigned thread, std::size_t index);
   void arrive_with_predecessors(unsigned thread, std::size_t index);
   void settle(const Variable& variable);
+  void fork_with_one_late();
   void drain_variable(unsigned thread, const Variable& variable);
   void write_memory(void* cell, unsigned bytes, std::uint64_t value, unsigned by);
   std::uint64_t load_view(Thread& thread, Variable& variable, unsigned bytes, Order order);

@@ -3,6 +3,7 @@
 // checker; an error is a failure.
 #include "os_stub.hpp"
 
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -12,16 +13,26 @@
 #include "base/bits.hpp"
 #include "os/os.hpp"
 #include "scheduler.hpp"
+#include "thread/background.hpp"
 #include "thread/lifecycle.hpp"
 
 namespace spanalloc::model {
 
 namespace {
 
-constexpr std::size_t kRangeBytes = std::size_t{1} << 31;
+constexpr std::size_t kRangeBytes = std::size_t{1} << 36;
 constexpr std::size_t kSmallBytes = std::size_t{1} << 22;  // the range's end serves os::map()
 constexpr std::size_t kUsedOfAligned = std::size_t{1} << 26;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMostTouched = 65536;
 char* range = nullptr;
+// Pages of the range that were ever touched: each becomes readable by its first fault, so that
+// forget_memory() knows which are to be zero again.
+char* touched[kMostTouched];
+std::size_t touched_count = 0;
+bool purges = false;
+bool refuses = false;
+std::uint64_t clock_ms = 0;
 std::size_t used = 0;
 std::size_t mapped = 0;
 std::uintptr_t first_range = 0;
@@ -30,12 +41,32 @@ std::size_t first_range_limit = SIZE_MAX;
 char* aligned_range = nullptr;
 unsigned cpus = 1;
 
+void note_touched(int, siginfo_t* fault, void*) {
+  const std::uintptr_t page = align_down(address_of(fault->si_addr), kPage);
+  if (page - address_of(range) >= kRangeBytes || touched_count == kMostTouched) {
+    signal(SIGSEGV, SIG_DFL);  // it is no page of the range: the same fault again, for good
+    return;
+  }
+  touched[touched_count++] = pointer_to<char>(page);
+  if (mprotect(pointer_to(page), kPage, PROT_READ | PROT_WRITE) != 0) std::abort();
+}
+
 void ensure_range() {
   if (range != nullptr) return;
-  void* p = mmap(nullptr, kRangeBytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p =
+      mmap(nullptr, kRangeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) std::abort();
   range = static_cast<char*>(p);
+  struct sigaction action{};
+  action.sa_sigaction = &note_touched;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSEGV, &action, nullptr);
+}
+
+void clear_touched(const char* first, std::size_t bytes) {
+  for (std::size_t i = 0; i < touched_count; ++i) {
+    if (static_cast<std::size_t>(touched[i] - first) < bytes) std::memset(touched[i], 0, kPage);
+  }
 }
 
 void* take(std::size_t& offset, std::size_t end, std::size_t bytes, std::size_t alignment) {
@@ -64,6 +95,9 @@ void* take_aligned(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 
 void forget_memory() {
+  clear_touched(range, kRangeBytes);
+  purges = refuses = false;
+  clock_ms = 0;
   used = 0;
   first_range = 0;
   first_range_limit = SIZE_MAX;
@@ -76,6 +110,18 @@ void count_cpus(unsigned count) {
 
 void limit_first_range(std::size_t bytes) {
   first_range_limit = bytes;
+}
+
+void refuse_memory() {
+  refuses = true;
+}
+
+void grant_purges() {
+  purges = true;
+}
+
+void set_clock(std::uint64_t ms) {
+  clock_ms = ms;
 }
 
 }  // namespace spanalloc::model
@@ -96,7 +142,7 @@ bool would_grant(std::size_t) {
 
 const void* thread_id() {
   alignas(2) static const char marks[model::kMaxThreads + 1][2] = {};
-  return marks[model::modelled ? model::this_thread() : model::kMaxThreads];
+  return marks[model::acting_thread()];
 }
 void before_fork() {}
 bool is_new_child() {
@@ -158,7 +204,13 @@ std::uint64_t random_bits() {
   return 0;
 }
 std::uint64_t now_ms() {
-  return 0;
+  return model::clock_ms;
+}
+void sleep_ms(std::uint64_t) {
+  model::yield();
+}
+unsigned option_choice(const char*, const char* const*, unsigned, unsigned fallback, const char*) {
+  return fallback;
 }
 std::uint64_t option_number(const char* name, std::uint64_t, std::uint64_t,
                             std::uint64_t fallback) {
@@ -180,6 +232,7 @@ Placed reserve_at(void*, std::size_t) {
   return Placed::kRefused;  // what is placed is reserved
 }
 bool open(void* address, std::size_t bytes) {
+  if (model::refuses) return false;
   const std::size_t offset = address_of(address) - model::first_range;
   return offset >= model::first_range_bytes || offset + bytes <= model::first_range_limit;
 }
@@ -195,8 +248,12 @@ bool release(void*, std::size_t) {
 void* map(std::size_t bytes, std::size_t alignment) {
   return model::take(model::mapped, model::kRangeBytes, bytes, alignment);
 }
-bool purge(void*, std::size_t) {
-  return false;
+bool purge(void* address, std::size_t bytes) {
+  if (model::purges) model::clear_touched(static_cast<const char*>(address), bytes);
+  return model::purges;
+}
+std::size_t resident_pages(void*, std::size_t) {
+  return 0;
 }
 void forbid_huge_pages(void*, std::size_t) {}
 void prefer_huge_pages(void*, std::size_t) {}
@@ -204,6 +261,10 @@ void prefer_huge_pages(void*, std::size_t) {}
 }  // namespace spanalloc::os
 
 namespace spanalloc::thread {
+
+bool start_background(void (*)()) {
+  return false;
+}
 
 // Models that fork say themselves what the child does.
 void watch_forks(ForkWatch&) {}

@@ -43,6 +43,7 @@ class Explorer final : public MemoryHost {
   Memory& memory() { return memory_; }
   void per_thread_storage(void* address, std::size_t bytes);
   void show_storage_of(unsigned thread);
+  unsigned acting() const { return shown_; }
   void run_on(unsigned thread, unsigned cpu);
   unsigned this_cpu() const { return cpus_[running_]; }
   void begin_sequence(std::jmp_buf* exit) { exits_[running_] = exit; }
@@ -457,6 +458,9 @@ void per_thread_storage(void* address, std::size_t bytes) {
 void act_as(unsigned thread) {
   explorer.show_storage_of(thread);
 }
+unsigned acting_thread() {
+  return explorer.acting();
+}
 void run_on(unsigned thread, unsigned cpu) {
   explorer.run_on(thread, cpu);
 }
@@ -471,6 +475,9 @@ void begin_sequence(std::jmp_buf& exit) {
 }
 void end_sequence() {
   explorer.end_sequence();
+}
+bool explores_forks() {
+  return explorer.forks();
 }
 void name_variable(const void* address, const char* name) {
   explorer.memory().name(address, name);

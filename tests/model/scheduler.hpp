@@ -62,6 +62,10 @@ struct Options {
   /// and at_rest() is run in the child. It finds what had reached memory; of what was in store
   /// buffers all, some or nothing.
   bool forks = false;
+  /// With `forks`, for worlds of many stores: of all stores in buffers at most one is late, with
+  /// those that may not overtake it; and threads change only at variables that they share, so that
+  /// at most one has vanished in the middle of stores that only the child looks at.
+  bool one_late = false;
   /// Gives up, with `complete == false`, after so many executions.
   std::uint64_t max_executions = 20'000'000;
 };
@@ -104,6 +108,8 @@ unsigned this_thread();
 void per_thread_storage(void* address, std::size_t bytes);
 /// In a World's constructor or at_rest(): puts the copies of `thread` in place, to act for it.
 void act_as(unsigned thread);
+/// The running thread, or the one that a constructor or at_rest() acts for; kMaxThreads: none.
+unsigned acting_thread();
 /// In a World's constructor: threads run on CPUs 0 and 1, between which they may be moved;
 /// those of one CPU take turns there, and what one has done there the next one sees. Without,
 /// each has one of its own.
@@ -116,6 +122,8 @@ unsigned last_seen_cpu();
 /// as soon as another one has run on its CPU, or it has been moved to another CPU.
 void begin_sequence(std::jmp_buf& exit);
 void end_sequence();
+/// Whether the executions end in forks.
+bool explores_forks();
 /// Names a variable in traces.
 void name_variable(const void* address, const char* name);
 /// Adds a line to the trace.

@@ -1,185 +1,230 @@
-// The standard engine's span protocol when a fork leaves its threads behind, at any step of any of
-// them. The child does what Heap::recover_in_child() does, with the production code for lists: it
-// looks for what was in vanished threads' hands only if one of them was inside a call, and repairs
-// the lists whose locks they held.
+// The standard engine when a fork leaves its threads behind, at any step of any of them: in malloc,
+// in free, at their end, under whatever lock. The child runs what it runs in the library
+// (fork_recovery.hpp), frees all that is out, and trims.
 //
-// Then every span is in the pool once, or parked on exactly one list of an abandoned list, or lost
-// because it was hot; each block is in one place, or in none if a thread vanished with it; and when
-// the child has freed all that is out, and has adopted what is reusable, a span of which nothing
-// was lost is in the pool.
+// Then every span is free, but those that vanished threads were working on. A block that such a
+// thread had in its hands is in no place, and the span counts it as out; a block that the thread had
+// put on its own list and not counted yet is out by the word as well, until a thread adopts the span
+// and counts anew.
 #include "standard_world.hpp"
 
 namespace spanalloc::model {
 namespace {
 
-template <class Scene, unsigned kSpans = 1>
+// The child's own thread is the helper.
+template <class Scene>
 struct Forked : Scene {
-  bool lost[kMaxSpans + 1] = {};
-  bool found[kMaxSpans + 1] = {};  // given to the pool by the recovery
+  using Config = typename Scene::Config;
 
   void at_rest() {
-    SpinLock::enter_child();
-    this->believe_shown_blocks();
-    if (this->someone_was_inside()) find_what_vanished_threads_had();
-    for (const std::uint32_t cache : {1u, 2u, 3u}) this->adopted(cache);
+    Scene::as(Scene::kHelper, [&] {
+      SpinLock::enter_child();
+      enter_child();
+      this->believe_what_was_shown();
+      this->free_all();
+      this->trim();
+    });
     check_child();
-    free_everything();
-    // A block that its owner was just freeing counts as out until somebody adopts
-    // the span, and counts anew.
-    if (const std::uint32_t n = this->find_reusable(1); n != 0) this->share(n, 1);
-    for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      const bool is_free = this->span(n).word.load_relaxed().state() == SpanState::kFree;
-      MODEL_CHECK(is_free || lost[n] || blocks_missing(n) != 0);
-    }
   }
+  void enter_child() { standard::ForkRecovery<Config>::enter_child(&this->pages()); }
 
  private:
-  void find_what_vanished_threads_had() {
-    for (std::uint32_t cache = 0; cache < kLabs; ++cache)
-      this->protocol().unlink_claimed(CacheNumber{cache});
-    this->pool().take_all();
-    for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      Span& s = this->span(n);
-      if (s.class_id() == ClassId::kNone) continue;
-      const SpanWord word = s.word.load_relaxed();
-      if (word.state() == SpanState::kOwned) {
-        lose(n, word);
-      } else if (word.state() == SpanState::kFree ||
-                 (word.is_delayed() && s.list() != ListId::kNone &&
-                  this->protocol().collect_on_list(this->ref(n)))) {
-        this->put_in_pool(this->ref(n));
-      }
-    }
-  }
-  void lose(std::uint32_t n, SpanWord word) {
-    this->span(n).word.set(word.with_state(SpanState::kShared).with_owner(kOrphanage));
-    this->span(n).forget_list();
-    lost[n] = true;
-  }
-
-  std::uint32_t blocks_missing(std::uint32_t n) {
-    std::uint32_t missing = 0;
-    for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) missing += this->places_of(n, b) == 0;
-    return missing;
-  }
+  // What a thread may have in its hands: a batch, and the blocks of a loan or of a list that it was
+  // just taking; what is on that list already was counted.
+  static constexpr std::uint32_t kMostOfAThread = 4;
 
   void check_child() {
-    std::uint32_t pooled[kMaxSpans + 1] = {};
-    for (std::uint32_t n = this->take_from_pool(); n != 0; n = this->take_from_pool()) ++pooled[n];
-    for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      if (this->span(n).class_id() == ClassId::kNone) continue;
-      const SpanWord word = this->span(n).word.load_relaxed();
-      // Nobody was inside: it stood in a thread cache
-      if (word.state() == SpanState::kOwned) lose(n, word);
-      const std::uint32_t listed = this->times_listed_anywhere(n);
-      std::uint32_t out = 0;
-      for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) out += this->is_out(n, b);
-      if (word.state() == SpanState::kFree) {
-        MODEL_CHECK(pooled[n] == 1);
-        MODEL_CHECK(listed == 0 && out == 0);
-        continue;
-      }
-      MODEL_CHECK(pooled[n] == 0);
-      MODEL_CHECK(listed == (lost[n] ? 0 : 1));
-      if (lost[n]) continue;
-      for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b)
-        MODEL_CHECK(this->places_of(n, b) <= 1);
-      MODEL_CHECK(blocks_missing(n) <= this->kThreads);
-      MODEL_CHECK(this->cache(word.owner()).is_abandoned_list());
-      MODEL_CHECK(this->span(n).uncollected() == 0);
-      const std::uint32_t owners = 1;  // of whom one may have been in the middle of a free
-      MODEL_CHECK(word.outstanding() <= out + blocks_missing(n) + owners &&
-                  word.outstanding() >= out);
-    }
-  }
-
-  void free_everything() {
-    for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) {
-        if (this->span(n).class_id() != ClassId::kNone && this->is_out(n, b))
-          this->free_remote(n, b);
-      }
-    }
+    const test::HeapWalk walk = this->walk();
+    MODEL_CHECK(walk.broken == 0 && walk.unnoticed == 0);
+    MODEL_CHECK(walk.in_pool == 0 && walk.owned == 0 && walk.owned_empty == 0);
+    MODEL_CHECK(walk.lost + walk.single <= Scene::kThreads);
+    std::uint32_t missing = 0;
+    std::uint32_t just_freed = 0;
+    this->pages().arena.walk([&](std::uint32_t number, std::size_t, bool free) {
+      const auto span = this->pages().span(standard::SpanNumber{number});
+      if (free || span->is_retired() || Scene::Classes::has_one_block(span->class_id())) return;
+      const std::uint32_t out = span->load_word().outstanding() - span->uncollected();
+      const std::uint32_t blocks = this->blocks_missing(span);
+      MODEL_CHECK(out != 0 && out >= blocks);
+      missing += blocks;
+      just_freed += out - blocks;
+    });
+    MODEL_CHECK(missing <= Scene::kThreads * kMostOfAThread && just_freed <= Scene::kThreads);
   }
 };
 
-// The owner and another thread free the last blocks of a parked span, which is
-// settled, listed, claimed.
-template <std::uint32_t kReuse>
-struct LastFrees : StandardWorld {
+// The owner and another thread free the last blocks of a shared span.
+template <class World>
+struct LastFrees : World {
   static constexpr unsigned kThreads = 2;
-  LastFrees() : StandardWorld({.capacity = 3, .partial_outstanding = kReuse, .forks = true}) {
-    start_parked(1, 1, 3);
+  void* p[3];
+  LastFrees() {
+    this->start_with(0, World::kThree, p);
+    this->start_shared(0);
+    this->start_attached(1);
   }
   void thread(unsigned self) {
-    if (self == 1) return free_remote(1, 3);
-    free_any(1, 1, 1);
-    free_any(1, 2, 1);
+    this->free(p[self]);
+    if (self == 0) this->free(p[2]);
   }
 };
+// Threads without a cache do.
 struct TwoRemoteFrees : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TwoRemoteFrees() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
-    start_parked(1, 1, 2);
+  void* p[2];
+  TwoRemoteFrees() {
+    start_with(2, kTwo, p);
+    start_shared(2);
   }
-  void thread(unsigned self) { free_remote(1, self + 1); }
+  void thread(unsigned self) { free(p[self]); }
 };
-struct ParkUnderFrees : StandardWorld {
+// The oldest used-up span is shared while others free into it.
+struct UsedUpIsShared : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  ParkUnderFrees() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
-    start_hot(1, 1, 3);
+  void* p[4];
+  UsedUpIsShared() {
+    start_with(0, kTwo, p);
+    start_attached(1);
   }
   void thread(unsigned self) {
-    if (self == 1) return free_remote(1, 1);
-    free_any(1, 2, 1);
-    share(1, 1);
+    if (self == 0) {
+      malloc(kTwo);
+    } else {
+      free(p[0]);
+    }
   }
 };
-struct OwnerSettles : StandardWorld {
+// The owner collects a delayed span, and takes it.
+struct OwnerCollects : EarlyPartialWorld {
   static constexpr unsigned kThreads = 2;
-  OwnerSettles() : StandardWorld({.capacity = 4, .partial_outstanding = 1, .forks = true}) {
-    start_parked(1, 1, 4);
-    free_any(1, 4, 1);  // uncollected
+  void* p[3];
+  OwnerCollects() {
+    start_with(0, kThree, p);
+    start_shared(0);
+    start_attached(1);
+    start_freed(0, p[0]);
   }
   void thread(unsigned self) {
-    if (self == 1) return free_remote(1, 1);
-    if (find_reusable(1) != 0) share(1, 1);
+    if (self == 0) {
+      malloc(kThree);
+    } else {
+      free(p[1]);
+    }
   }
 };
-struct ThreadEnds : StandardWorld {
+// A thread ends: with a current span, and one shared with uncollected frees,
+struct EndsWithSpans : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  ThreadEnds() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
-    start_parked(1, 1, 2);
-    free_any(1, 1, 1);
+  void* p[2];
+  void* q[1];
+  EndsWithSpans() {
+    start_with(0, kTwo, p);
+    start_shared(0);
+    start_with(0, kThree, q);
+    start_attached(1);
   }
   void thread(unsigned self) {
-    if (self == 1) return free_remote(1, 2);
-    adopted(1);
+    if (self == 0) free(p[0]);
+    if (self == 0) return end();
+    free(p[1]);
+  }
+};
+// with a batch, while the span's owner collects,
+struct EndsWithBatch : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  EndsWithBatch() {
+    start_with(0, kFour, p);
+    start_shared(0);
+    start_attached(1);
+    start_freed(1, p[1]);
+    start_freed(1, p[2]);
+  }
+  void thread(unsigned self) {
+    if (self == 1) return end();
+    free(p[0]);
+    malloc(kFour);
+  }
+};
+// and with a loan.
+struct EndsWithLoan : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  EndsWithLoan() {
+    start_with(0, kThree, p);
+    start_attached(1);
+    start_freed(1, p[0]);
+    start_freed(1, p[1]);
+    as(1, [&] { trim(); });
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      malloc(kThree);
+    } else {
+      malloc(kThree);
+      end();
+    }
+  }
+};
+// A batch is filled, and flushed.
+struct BatchIsFlushed : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  BatchIsFlushed() {
+    start_with(0, kFour, p);
+    start_shared(0);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return free(p[0]);
+    for (const unsigned i : {1u, 2u, 3u}) free(p[i]);
   }
 };
 struct Adoption : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  Adoption() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
-    start_parked(1, 3, 2);
-    adopted(3);
+  void* p[2];
+  Adoption() {
+    start_with(2, kThree, p);
+    start_ended(2);
+    start_attached(0);
+    start_attached(1);
   }
   void thread(unsigned self) {
-    if (self == 1) return free_remote(1, 1);
-    if (const std::uint32_t number = find_reusable(1); number != 0) allocate_hot(number);
+    if (self == 0) {
+      malloc(kThree);
+    } else {
+      free(p[0]);
+    }
   }
 };
 // One thread takes its span off a list whose neighbour another's free moves.
 struct Neighbours : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  Neighbours()
-      : StandardWorld({.spans = 2, .capacity = 3, .partial_outstanding = 1, .forks = true}) {
-    start_parked(1, 1, 3);
-    start_parked(2, 1, 3);
+  void* p[4];
+  Neighbours() {
+    start_with(0, kTwo, p);
+    start_shared(0);
+    start_attached(1);
   }
   void thread(unsigned self) {
-    if (self == 1) return free_remote(1, 1);
-    free_any(2, 1, 1);
-    free_any(2, 2, 1);
+    if (self == 1) return free(p[0]);
+    free(p[2]);
+    free(p[3]);
+  }
+};
+// A cached large span is taken, and taken away.
+struct CachedLarge : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  CachedLarge() {
+    start_attached(0);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      free(malloc(kOne));
+    } else {
+      take_large_spans();
+    }
   }
 };
 
@@ -187,50 +232,54 @@ struct Neighbours : StandardWorld {
 template <class Scene>
 struct ListsAreBelieved : Forked<Scene> {
   void at_rest() {
-    for (std::uint32_t cache = 0; cache < kLabs; ++cache) this->cache(cache).lock.reset();
+    this->pages().caches.for_each([](auto& cache) { cache.lock.reset(); });
     Forked<Scene>::at_rest();
   }
 };
 template <class Scene>
 struct HandsAreForgotten : Forked<Scene> {
-  bool someone_was_inside() const { return false; }
   void at_rest() {
-    SpinLock::enter_child();
-    for (const std::uint32_t cache : {1u, 2u, 3u}) this->adopted(cache);
-    for (std::uint32_t n = 1; n <= this->spans(); ++n) {
-      const bool is_free = this->span(n).word.load_relaxed().state() == SpanState::kFree;
-      if (is_free) MODEL_CHECK(this->take_from_pool() != 0);
-    }
+    this->pages().caches.for_each([](auto& cache) { cache.inside.store_relaxed(0); });
+    this->pages().inside_without_cache.store_relaxed(0);
+    Forked<Scene>::at_rest();
   }
 };
 
 template <class World>
 void expect_holds_when_forked(const char* name, unsigned preemptions) {
   for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso}) {
+    if (!adds_something(memory)) continue;
     expect_holds<World>(name, {.memory = memory,
                                .preemptions = bound(preemptions, preemptions + 1),
                                .max_steps = 20'000,
-                               .forks = true});
+                               .forks = true,
+                               .one_late = true});
   }
 }
 
 TEST(StandardFork, SpansAreWhereTheyBelong) {
-  expect_holds_when_forked<Forked<LastFrees<0>>>("LastFrees, nearly_full", 2);
-  expect_holds_when_forked<Forked<LastFrees<1>>>("LastFrees", 2);
-  expect_holds_when_forked<Forked<LastFrees<2>>>("LastFrees, partial", 2);
-  expect_holds_when_forked<Forked<TwoRemoteFrees>>("TwoRemoteFrees", 3);
-  expect_holds_when_forked<Forked<ParkUnderFrees>>("ParkUnderFrees", 2);
-  expect_holds_when_forked<Forked<OwnerSettles>>("OwnerSettles", 2);
-  expect_holds_when_forked<Forked<ThreadEnds>>("ThreadEnds", 2);
-  expect_holds_when_forked<Forked<Adoption>>("Adoption", 2);
-  expect_holds_when_forked<Forked<Neighbours>>("Neighbours", 2);
+  expect_holds_when_forked<Forked<LastFrees<StandardWorld>>>("LastFrees", 1);
+  expect_holds_when_forked<Forked<LastFrees<EarlyPartialWorld>>>("LastFrees, partial", 1);
+  expect_holds_when_forked<Forked<TwoRemoteFrees>>("TwoRemoteFrees", 1);
+  expect_holds_when_forked<Forked<UsedUpIsShared>>("UsedUpIsShared", 1);
+  expect_holds_when_forked<Forked<OwnerCollects>>("OwnerCollects", 1);
+  expect_holds_when_forked<Forked<Adoption>>("Adoption", 1);
+  expect_holds_when_forked<Forked<Neighbours>>("Neighbours", 1);
+}
+TEST(StandardFork, AtThreadsEnds) {
+  expect_holds_when_forked<Forked<EndsWithSpans>>("EndsWithSpans", 1);
+  expect_holds_when_forked<Forked<EndsWithBatch>>("EndsWithBatch", 1);
+  expect_holds_when_forked<Forked<EndsWithLoan>>("EndsWithLoan", 1);
+}
+TEST(StandardFork, WhatThreadsKeep) {
+  expect_holds_when_forked<Forked<BatchIsFlushed>>("BatchIsFlushed", 1);
+  expect_holds_when_forked<Forked<CachedLarge>>("CachedLarge", 1);
 }
 
 TEST(StandardFork, EachPartOfTheRecoveryIsNeeded) {
-  const Options options{.memory = MemoryModel::tso, .max_steps = 20'000, .forks = true};
+  const Options options{.max_steps = 20'000, .forks = true, .one_late = true};
   expect_finds<ListsAreBelieved<Neighbours>>("ListsAreBelieved<Neighbours>", options, "");
-  expect_finds<HandsAreForgotten<TwoRemoteFrees>>("HandsAreForgotten<TwoRemoteFrees>", options,
-                                                  "take_from_pool");
+  expect_finds<HandsAreForgotten<TwoRemoteFrees>>("HandsAreForgotten<TwoRemoteFrees>", options, "");
 }
 
 }  // namespace

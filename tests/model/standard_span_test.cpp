@@ -1,6 +1,6 @@
-// The standard engine's span protocol under the checker: remote free list, states with eager
-// return, reusable set. Adoption and termination: standard_ownership_test.cpp. Each subject first
-// finds its known traps in naive variants.
+// The standard engine under the checker: remote free list, span states with eager return, partial
+// spans. Owners that change: standard_ownership_test.cpp. What threads keep:
+// standard_cache_test.cpp. Each subject first finds its known traps in naive variants.
 #include "naive_span.hpp"
 #include "standard_world.hpp"
 
@@ -9,254 +9,234 @@ namespace {
 
 // --- Remote free list ----------------------------------------------------------------------------
 
-// Two threads free into a current span while its owner takes the list and hands blocks out again.
-struct RemoteFreesIntoHotSpan : StandardWorld {
-  static constexpr unsigned kThreads = 3;
-  RemoteFreesIntoHotSpan() : StandardWorld({.capacity = 3}) { start_hot(1, 1, 3); }
+// Others free into a full owned span while its owner allocates: from the remote list, or from
+// another span.
+template <unsigned kOthers>
+struct RemoteFreesIntoOwned : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[3];
+  RemoteFreesIntoOwned() {
+    start_with(0, kThree, p);
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
+  }
   void thread(unsigned self) {
     if (self == 0) {
-      allocate_hot(1);
-      allocate_hot(1);
+      malloc(kThree);
+      malloc(kThree);
     } else {
-      free_remote(1, self);
+      free(p[self]);
+      if (kOthers == 1) free(p[2]);
     }
   }
-  void at_rest() { check_at_rest(); }
+  void at_rest() { check_to_the_end(); }
 };
 
-struct TwoRemoteFreesByOne : StandardWorld {
-  static constexpr unsigned kThreads = 2;
-  TwoRemoteFreesByOne() : StandardWorld({.capacity = 3}) { start_hot(1, 1, 3); }
-  void thread(unsigned self) {
-    if (self == 0) {
-      allocate_hot(1);
-      allocate_hot(1);
-      allocate_hot(1);
-    } else {
-      free_remote(1, 2);
-      free_remote(1, 3);
-    }
-  }
-  void at_rest() { check_at_rest(); }
-};
-
-// A run of blocks and a single one.
-struct RunsIntoHotSpan : StandardWorld {
+// One frees a batch, another a single block.
+struct BatchIntoOwned : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  RunsIntoHotSpan() : StandardWorld({.capacity = 4}) { start_hot(1, 1, 4); }
+  void* p[4];
+  BatchIntoOwned() {
+    start_with(0, kFour, p);
+    start_attached(1);
+    start_attached(2);
+    start_freed(1, p[0]);
+  }
   void thread(unsigned self) {
     if (self == 0) {
-      allocate_hot(1);
-      allocate_hot(1);
+      malloc(kFour);
+      malloc(kFour);
     } else if (self == 1) {
-      free_run(1, 1, 2);
+      free(p[1]);
+      free(p[2]);
     } else {
-      free_remote(1, 3);
+      free(p[3]);
     }
   }
-  void at_rest() { check_at_rest(); }
+  void at_rest() { check_to_the_end(); }
 };
+
+using IntoOwnedByOne = RemoteFreesIntoOwned<1>;
+using IntoOwnedByTwo = RemoteFreesIntoOwned<2>;
 
 TEST(StandardSpan, RemoteFreeList) {
   EXPECT_FINDS(naive::CountBesideTheList, "taken", {});
   EXPECT_FINDS(naive::CountServesAsTag, "held", {});
-  EXPECT_HOLDS_EVERYWHERE(TwoRemoteFreesByOne, 6, 6);
-  EXPECT_HOLDS_EVERYWHERE(RemoteFreesIntoHotSpan, 4, 4);
-  EXPECT_HOLDS_EVERYWHERE(RunsIntoHotSpan, 4, 4);
+  EXPECT_HOLDS_EVERYWHERE(IntoOwnedByOne, 6, 6);
+  EXPECT_HOLDS_EVERYWHERE(IntoOwnedByTwo, 4, 4);
+  EXPECT_HOLDS_EVERYWHERE(BatchIntoOwned, 4, 2);
 }
 
 // --- Span states with eager return ---------------------------------------------------------------
 
-// The owner and one or two others free the last blocks of a parked span. Its owner's
-// next slow path comes after.
-template <unsigned kFreers, bool kPartial>
-struct LastFrees : StandardWorld {
+// The owner and one or two others free the last blocks of a shared span. The span is in the pool
+// after the owner's next slow path at the latest.
+template <class World, unsigned kFreers>
+struct LastFrees : World {
   static constexpr unsigned kThreads = kFreers;
-  LastFrees()
-      : StandardWorld(
-            {.capacity = kPartial ? 4 : kFreers, .partial_outstanding = kPartial ? 3 : 1}) {
-    start_parked(1, 1, kFreers);
+  void* p[kFreers];
+  LastFrees() {
+    this->start_with(0, World::kFour, p);
+    this->start_shared(0);
+    for (unsigned t = 1; t < kThreads; ++t) this->start_attached(t);
   }
-  void thread(unsigned self) { free_any(1, self + 1, self == 0 ? 1 : self + 1); }
+  void thread(unsigned self) { this->free(p[self]); }
   void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
+    this->check();
+    this->start_shared(0);
+    MODEL_CHECK(this->is_free(p[0]));
+    this->check_to_the_end();
   }
 };
 
-using OwnerAndOneFloating = LastFrees<2, false>;
-using OwnerAndOneReusable = LastFrees<2, true>;
-using OwnerAndTwoFloating = LastFrees<3, false>;
-using OwnerAndTwoReusable = LastFrees<3, true>;
+using OwnerAndOne = LastFrees<StandardWorld, 2>;
+using OwnerAndTwo = LastFrees<StandardWorld, 3>;
+using OwnerAndOnePartial = LastFrees<EarlyPartialWorld, 2>;
+using OwnerAndTwoPartial = LastFrees<EarlyPartialWorld, 3>;
 
-// The owner frees two, so that some of its frees are uncollected when the other comes.
-struct OwnerFreesTwo : StandardWorld {
+// Each frees two, so that some of the owner's frees are uncollected when the other comes, whose
+// second free begins a batch where two are out.
+template <class World>
+struct EachFreesTwo : World {
   static constexpr unsigned kThreads = 2;
-  OwnerFreesTwo() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
-    start_parked(1, 1, 4);
+  void* p[4];
+  EachFreesTwo() {
+    this->start_with(0, World::kFour, p);
+    this->start_shared(0);
+    this->start_attached(1);
   }
   void thread(unsigned self) {
-    free_any(1, self == 0 ? 1 : 2, self + 1);
-    free_any(1, self == 0 ? 3 : 4, self + 1);
+    this->free(p[self]);
+    this->free(p[self + 2]);
   }
   void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
+    this->check();
+    this->start_shared(1);
+    this->start_shared(0);
+    MODEL_CHECK(this->is_free(p[0]));
+    this->check_to_the_end();
+  }
+};
+using EachFreesTwoLate = EachFreesTwo<StandardWorld>;
+using EachFreesTwoEarly = EachFreesTwo<EarlyPartialWorld>;
+
+// Threads without a cache free: each free is one of the span's word, under the layer's own count of
+// such calls.
+struct FreersWithoutCache : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  void* p[3];
+  FreersWithoutCache() {
+    start_with(0, kThree, p);
+    start_shared(0);
+  }
+  void thread(unsigned self) { free(p[self]); }
+  void at_rest() {
+    check();
+    start_shared(0);
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
   }
 };
 
-// Runs come last, or nearly so.
-struct RunsAreLast : StandardWorld {
-  static constexpr unsigned kThreads = 3;
-  RunsAreLast() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
-    start_parked(1, 1, 4);
+// The owner collects the span once before the last frees: the delayed bit must be set anew.
+struct CollectedThenFreed : EarlyPartialWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  CollectedThenFreed() {
+    start_with(0, kFour, p);
+    start_shared(0);
+    start_attached(1);
   }
   void thread(unsigned self) {
     if (self == 0) {
-      free_any(1, 1, 1);
-    } else if (self == 1) {
-      free_run(1, 2, 2);
+      trim();
+      free(p[0]);
     } else {
-      free_remote(1, 4);
+      free(p[1]);
+      free(p[2]);
     }
   }
   void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
+    check();
+    start_shared(1);
+    start_shared(0);
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
   }
 };
 
-// The owner frees two, another thread the other two in one run.
-struct RunAgainstOwner : StandardWorld {
-  static constexpr unsigned kThreads = 2;
-  RunAgainstOwner() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) {
-    start_parked(1, 1, 4);
-  }
-  void thread(unsigned self) {
-    if (self == 1) return free_run(1, 3, 2);
-    free_any(1, 1, 1);
-    free_any(1, 2, 1);
-  }
+// The owner never comes back; another thread's trim finds the empty span,
+struct OwnerFallsAsleep : OwnerAndOnePartial {
   void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
+    start_shared(kHelper);
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
   }
 };
-
-// The owner settles the span once before the last frees: being pointed out must start anew.
-struct SettledThenFreed : StandardWorld {
-  static constexpr unsigned kThreads = 2;
-  SettledThenFreed() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) {
-    start_parked(1, 1, 3);
-  }
-  void thread(unsigned self) {
-    if (self == 0) {
-      collect_delayed(1);
-      free_any(1, 1, 1);
-    } else {
-      free_remote(1, 2);
-      free_remote(1, 3);
-    }
-  }
-  void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
-  }
-};
-
-// The owner never comes back; another thread's pool miss finds the empty span.
-struct OwnerFallsAsleep : OwnerAndOneReusable {
-  void at_rest() {
-    claim_unnoticed_empties(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
-  }
-};
-
-// ... or finds it while it becomes empty.
-struct StolenWhileFreed : StandardWorld {
+// or finds it while it becomes empty.
+struct ClaimedWhileFreed : EarlyPartialWorld {
   static constexpr unsigned kThreads = 3;
-  StolenWhileFreed() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) {
-    start_parked(1, 1, 2);
+  void* p[2];
+  ClaimedWhileFreed() {
+    start_with(0, kThree, p);
+    start_shared(0);
+    start_attached(1);
+    start_attached(2);
   }
   void thread(unsigned self) {
     if (self == 2) {
-      claim_unnoticed_empties(1);
+      claim_empty();
     } else {
-      free_any(1, self + 1, self + 1);
+      free(p[self]);
     }
   }
   void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
+    check();
+    start_shared(0);
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
   }
 };
 
 // Nobody but others free: the last of them returns the span without any help of the owner.
 struct OnlyOthersFree : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  OnlyOthersFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) {
-    start_parked(1, 1, 2);
+  void* p[2];
+  OnlyOthersFree() {
+    start_with(kHelper, kTwo, p);
+    start_shared(kHelper);
+    for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
   }
-  void thread(unsigned self) { free_remote(1, self + 1); }
+  void thread(unsigned self) { free(p[self]); }
   void at_rest() {
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
   }
-};
-
-// A span of one block: whoever frees it returns it; another takes it and uses it again.
-struct SingleBlockSpan : StandardWorld {
-  static constexpr unsigned kThreads = 3;
-  SingleBlockSpan() : StandardWorld({.capacity = 2}) { make_single(1); }
-  void thread(unsigned self) {
-    if (self == 0) return free_any(1, 1, 1);
-    const std::uint32_t number = take_from_pool();
-    if (number == 0) return;
-    if (self == 1) {
-      make_single(number);
-      free_any(number, 1, 2);
-    } else {
-      make_current(number, 3);
-      allocate_hot(number);
-      share(number, 3);
-    }
-  }
-  void at_rest() { check_at_rest(); }
 };
 
 // The owner finds its span damaged, and takes it out of use, while others free what is out of it.
 // Either it is that, and never becomes empty, or whoever freed last has it, alone.
-template <unsigned kOut>
+template <unsigned kOthers>
 struct TakenOutOfUse : StandardWorld {
-  static constexpr unsigned kThreads = 1 + kOut;
-  TakenOutOfUse() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
-    start_parked(1, 1, kOut);
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[kOthers];
+  TakenOutOfUse() {
+    start_with(0, kThree, p);
+    start_shared(0);
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
   }
   void thread(unsigned self) {
-    if (self != 0) return free_remote(1, self);
-    const Inside inside(*this);
-    const Protocol::CacheGuard guard(protocol(), CacheNumber{1});
-    if (span(1).word.load_acquire().is(CacheNumber{1}, SpanState::kShared)) {
-      protocol().take_out_of_use(cache(1), ref(1));
-    }
+    if (self != 0) return free(p[self - 1]);
+    const standard::HeapCall<Config> inside(cache().cache, pages());
+    auto& protocol = heap().protocol();
+    const SpanRef span = span_of(p[0]);
+    const auto me = cache().cache->number;
+    const Heap::Protocol::CacheGuard guard(protocol, me);
+    if (span->word.load_acquire().is(me, SpanState::kShared))
+      protocol.take_out_of_use(pages().cache(me), span);
   }
   void at_rest() {
-    MODEL_CHECK(span(1).list() == ListId::kNone);
-    const SpanWord word = span(1).word.load_relaxed();
-    const bool pooled = take_from_pool() == 1;
-    MODEL_CHECK(pooled == (word.state() == SpanState::kFree));
-    if (pooled) {
-      MODEL_CHECK(word.outstanding() == 0 && take_from_pool() == 0);
-    } else {
-      MODEL_CHECK(word.outstanding() > 3 - kOut - 1);
-    }
+    const test::HeapWalk now = walk();
+    MODEL_CHECK(now.broken == 0 && now.lost == (is_free(p[0]) ? 0 : 1));
   }
 };
 using OutOfUseBeforeOne = TakenOutOfUse<1>;
@@ -267,169 +247,165 @@ TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_FINDS(naive::CountsApart, "in_pool", {});
   EXPECT_FINDS(naive::CrossesTwoEvents, "in_pool", {});
   EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndOneFloating, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndOneReusable, 6, 5);
-  EXPECT_HOLDS_EVERYWHERE(OwnerFreesTwo, 5, 3);
-  EXPECT_HOLDS_EVERYWHERE(RunAgainstOwner, 5, 3);
-  EXPECT_HOLDS_EVERYWHERE(RunsAreLast, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(SettledThenFreed, 5, 4);
-  EXPECT_HOLDS_EVERYWHERE(OwnerFallsAsleep, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(OnlyOthersFree, 8, 6);
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoFloating, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoReusable, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(StolenWhileFreed, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(SingleBlockSpan, 4, 3);
-  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeOne, 8, 6);
-  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeTwo, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOne, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOnePartial, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoPartial, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(FreersWithoutCache, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EachFreesTwoLate, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(EachFreesTwoEarly, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(CollectedThenFreed, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OwnerFallsAsleep, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(ClaimedWhileFreed, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(OnlyOthersFree, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeOne, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeTwo, 2, 1);
 }
 
-// --- Reusable set --------------------------------------------------------------------------------
+// --- Partial spans -------------------------------------------------------------------------------
 
-// The owner opens a span (nearly full to reusable by frees), takes it out of the set, hands a block
-// out and parks it, while others free.
+// The owner's free makes a full shared span partial, and its next malloc takes that span, while
+// others free.
 template <unsigned kOthers>
-struct OpenAndTake : StandardWorld {
+struct MakePartialAndTake : EarlyPartialWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  OpenAndTake() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) {
-    start_parked(1, 1, 3);
+  void* p[3];
+  MakePartialAndTake() {
+    start_with(0, kThree, p);
+    start_shared(0);
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
   }
   void thread(unsigned self) {
-    if (self != 0) return free_remote(1, self);
-    free_any(1, 3, 1);
-    const std::uint32_t number = find_reusable(1);
-    if (number == 0) return;
-    allocate_hot(number);
-    share(number, 1);
+    free(p[self]);
+    if (self == 0) malloc(kThree);
   }
-  void at_rest() {
-    collect_delayed(1);
-    check_at_rest();
-  }
+  void at_rest() { check_to_the_end(); }
 };
+using TakeAgainstOne = MakePartialAndTake<1>;
+using TakeAgainstTwo = MakePartialAndTake<2>;
 
-using OpenAndTakeAgainstOne = OpenAndTake<1>;
-using OpenAndTakeAgainstTwo = OpenAndTake<2>;
-
-// Memory is out: the owner takes any span that has a free block, while
-// another thread makes it empty.
-struct TakeFloating : StandardWorld {
+// Memory is out: the owner takes any span that has a free block, while another thread makes it
+// empty.
+struct TakeNearlyFull : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TakeFloating() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
-    start_parked(1, 1, 4);
+  void* p[4];
+  TakeNearlyFull() {
+    start_with(0, kFour, p);
+    start_shared(0);
+    start_attached(1);
+    start_without_memory();
   }
   void thread(unsigned self) {
-    if (self != 0) {
-      free_remote(1, 1);
-      free_remote(1, 2);
-      return;
-    }
-    free_any(1, 3, 1);
-    const std::uint32_t number = find_floating(1);
-    if (number == 0) return free_any(1, 4, 1);
-    const std::uint32_t b = allocate_hot(number);
-    free_any(1, 4, 1);
-    share(number, 1);
-    free_any(1, b, 1);
-  }
-  void at_rest() {
-    collect_delayed(1);
-    MODEL_CHECK(in_pool_count() == 1);
-    check_at_rest();
-  }
-};
-
-// Two spans on the same lists, so that neighbours are unlinked under each other.
-struct Neighbours : StandardWorld {
-  static constexpr unsigned kThreads = 3;
-  Neighbours() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
-    start_parked(1, 1, 1);
-    start_parked(2, 1, 2);
-  }
-  void thread(unsigned self) {
-    if (self == 0) {
-      const std::uint32_t number = find_reusable(1);
-      if (number != 0) share(number, 1);
-    } else if (self == 1) {
-      free_remote(1, 1);
+    if (self == 1) {
+      free(p[0]);
+      free(p[1]);
     } else {
-      free_remote(2, 1);
-      free_remote(2, 2);
+      free(p[2]);
+      // None, if the other thread is just making the span delayed.
+      void* found = malloc_if_any(kFour);
+      free(p[3]);
+      if (found != nullptr) free(found);
     }
   }
-  void at_rest() {
-    collect_delayed(1);
-    check_at_rest();
-  }
+  void at_rest() { check_to_the_end(); }
 };
-
-// A current span leaves while another thread frees into it: neither "hot, not my business" nor
-// "nearly full, my business" may be what nobody acts on.
-template <unsigned kOthers>
-struct LeaveHot : StandardWorld {
-  static constexpr unsigned kThreads = 1 + kOthers;
-  LeaveHot() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_hot(1, 1, 2); }
-  void thread(unsigned self) {
-    if (self != 0) return free_remote(1, self);
-    if (allocate_hot(1) == 0) share(1, 1);
-  }
-  void at_rest() {
-    collect_delayed(1);
-    const SpanWord word = span(1).word.load_relaxed();
-    // With a free block a parked span can be found: that is what its next user asks for.
-    if (word.state() == SpanState::kShared && word.outstanding() < 2)
-      MODEL_CHECK(span(1).list() == ListId::kPartial);
-    check_at_rest();
-  }
-};
-
-using LeaveHotAgainstOne = LeaveHot<1>;
-using LeaveHotAgainstTwo = LeaveHot<2>;
 
 // Memory is out, and no span has a free block: full ones step aside. The first block that is freed
 // into one brings it back, whoever frees it.
 template <bool kRemote, bool kLocal>
 struct FullStepsAside : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  FullStepsAside() : StandardWorld({.capacity = 3, .partial_outstanding = 0}) {
-    start_parked(1, 1, 3);
+  void* p[3];
+  FullStepsAside() {
+    start_with(0, kThree, p);
+    start_shared(0);
+    start_attached(1);
+    start_without_memory();
   }
   void thread(unsigned self) {
     if (self == 1) {
-      if (kRemote) return free_remote(1, 2);
-      claim_unnoticed_empties(1);
+      if (kRemote) return free(p[1]);
+      claim_empty();
       return;
     }
-    const std::uint32_t found = find_floating(1);
-    if (!kRemote) MODEL_CHECK(found == 0 && span(1).list() == ListId::kFull);
-    if (kLocal) free_any(1, 1, 1);
+    found_.set(malloc_if_any(kThree) != nullptr);
+    if (kLocal) free(p[0]);
   }
   void at_rest() {
-    const bool owned = span(1).word.load_relaxed().state() == SpanState::kOwned;
-    if (!owned) {
-      collect_delayed(1);
-      MODEL_CHECK(find_floating(1) == 1);
-    }
-    check_at_rest();
+    check();
+    const int left = kRemote + kLocal - found_.get();
+    for (int i = 0; i < left; ++i) as(0, [&] { malloc(kThree); });
+    check_to_the_end();
   }
+
+ private:
+  Plain<bool> found_;
 };
 using FullThenRemote = FullStepsAside<true, false>;
 using FullThenLocal = FullStepsAside<false, true>;
 using FullThenBoth = FullStepsAside<true, true>;
 
-TEST(StandardSpan, ReusableSetOpenAndClose) {
+// Two spans on the same lists, so that neighbours are unlinked under each other.
+struct Neighbours : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  void* p[4];
+  Neighbours() {
+    start_with(0, kTwo, p);
+    start_freed(0, p[1]);
+    start_shared(0);
+    start_attached(1);
+    start_attached(2);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      malloc(kTwo);
+    } else if (self == 1) {
+      free(p[0]);
+    } else {
+      free(p[2]);
+      free(p[3]);
+    }
+  }
+  void at_rest() { check_to_the_end(); }
+};
+
+// A span leaves its owner while another thread frees into it: neither "owned, not my business" nor
+// "nearly full, my business" may be what nobody acts on. (It is the oldest of the used-up spans,
+// for which there is no room.)
+template <unsigned kOthers>
+struct UsedUpIsShared : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[4];
+  UsedUpIsShared() {
+    start_with(0, kTwo, p);  // the first span is used up, the second one current
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      malloc(kTwo);
+    } else {
+      free(p[self - 1]);
+    }
+  }
+  void at_rest() { check_to_the_end(); }
+};
+using UsedUpIsSharedAgainstOne = UsedUpIsShared<1>;
+using UsedUpIsSharedAgainstTwo = UsedUpIsShared<2>;
+
+TEST(StandardSpan, PartialSpans) {
   EXPECT_FINDS(naive::ReusableThenLinked, "in_pool", {});
   EXPECT_FINDS(naive::PutIntoClosedSet, "reachable", {});
   EXPECT_FINDS(naive::SharedLink, "next", {});
   EXPECT_FINDS(naive::FreeBetweenRefillAndFloating, "remote_frees", {});
-  EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstOne, 5, 2);
-  EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(TakeFloating, 4, 2);
-  EXPECT_HOLDS_EVERYWHERE(FullThenRemote, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(FullThenLocal, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(FullThenBoth, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(TakeAgainstOne, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(TakeAgainstTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(TakeNearlyFull, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(FullThenRemote, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(FullThenLocal, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(FullThenBoth, 4, 2);
   EXPECT_HOLDS_EVERYWHERE(Neighbours, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstOne, 8, 6);
-  EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstTwo, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(UsedUpIsSharedAgainstOne, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(UsedUpIsSharedAgainstTwo, 2, 1);
 }
 
 }  // namespace

@@ -23,10 +23,13 @@ struct HeapWalk {
   std::size_t partial = 0;      ///< on a record's list, enough of them free
   std::size_t single = 0;       ///< the one block of the span is out
   std::size_t lost = 0;         ///< retired: owned spans of vanished threads, and damaged ones
-  std::size_t broken = 0;       ///< anything else: in no place, or in two
+  /// Shared and empty, on its owner's delayed list, until the owner's next slow path (invariant I4)
+  std::size_t unnoticed = 0;
+  std::size_t broken = 0;  ///< anything else: in no place, or in two
 
   /// Nothing is out: each span is in the pool or owned by a living thread.
   bool all_returned() const { return carved == in_pool + owned_empty; }
+  /// ... and no span is `unnoticed`.
   bool consistent() const {
     return broken == 0 &&
            carved == in_pool + owned_empty + owned + nearly_full + partial + single + lost;
@@ -160,6 +163,9 @@ class HeapWalker {
           ++out.lost;
         } else if (found == kListed && span->is_uncounted() && is_empty(span, word)) {
           ++out.owned_empty;  // the thread that adopts it gets all its blocks
+        } else if (found == kListed && word.outstanding() == span->uncollected() &&
+                   span->list() == ListId::kDelayed && word.is_delayed()) {
+          ++out.unnoticed;
         } else if (found != kListed || word.outstanding() <= span->uncollected()) {
           ++out.broken;
         } else {

@@ -124,12 +124,12 @@ class Loans {
   // The class has no loan, or has used it up.
   Loan& begin(ClassId c, SpanNumber span, Block* list) {
     Loan& loan = loans_[index_of(c)];
-    // The list last, with release: a fork's child that finds it finds the rest.
-    // (Until then it is empty.)
+    // Both with release: a fork's child that finds the class finds its list empty at least, where
+    // it was null before; and if it finds the list, it finds the rest.
     loan.free_list().clear();
     loan.span.store_relaxed(span);
     Atomic<std::uint64_t>& classes = classes_[index_of(c) / 64];
-    classes.store_relaxed(classes.load_relaxed() | std::uint64_t{1} << index_of(c) % 64);
+    classes.store_release(classes.load_relaxed() | std::uint64_t{1} << index_of(c) % 64);
     loan.free_list().set(list);
     return loan;
   }
