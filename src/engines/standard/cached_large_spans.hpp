@@ -82,10 +82,10 @@ class CachedLargeSpans {
     const std::uint32_t n = count_;
     if (n == 0) return nullptr;
     Span* span = places_[n - 1].load_relaxed();
+    if (span == nullptr) __builtin_unreachable();  // else the caller would test it again
     if (span->shown_class() != c || !change(*span, cached_, kLargeInUse)) return nullptr;
     count_ = n - 1;
     places_[n - 1].store_relaxed(nullptr);
-    if (span == nullptr) __builtin_unreachable();  // else the caller would test it again
     return span;
   }
   /// Any span of class c, in use again, or nullptr. Those that others have taken make room.
@@ -146,7 +146,9 @@ class CachedLargeSpans {
     for (std::uint32_t i = kept; i < count_; ++i) places_[i].store_release(nullptr);
     count_ = kept;
   }
-  static bool change(Span& span, SpanWord from, SpanWord to) { return span.word.replace(from, to); }
+  SPANALLOC_INLINE static bool change(Span& span, SpanWord from, SpanWord to) {
+    return span.word.replace(from, to);
+  }
 
   Atomic<Span*> places_[kMostSlices + 1];
   SpanWord cached_;  // constant: cached_of(the record's number)

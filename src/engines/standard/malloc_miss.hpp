@@ -61,12 +61,9 @@ struct MallocMiss {
   [[gnu::noinline]] static void* allocate_larger_aligned(auto& thread, std::size_t n,
                                                          std::size_t alignment) {
     const std::size_t multiple = align_up(n, alignment);
-    if (SPANALLOC_LIKELY(multiple - 1 < Config::kMaxSmall))
-      return thread.template allocate_larger<ReturnNull>(multiple, thread);
-    if (SPANALLOC_UNLIKELY(n == 0)) return thread.allocate_aligned(1, alignment);
-    const ClassId c = Classes::of_aligned(n, alignment);
-    if (c == ClassId::kNone) return allocate_huge(thread, {n, alignment}, Fill{});
-    return allocate_class(thread, c, {n, alignment});
+    if (SPANALLOC_UNLIKELY(multiple - 1 >= Config::kMaxSmall))
+      return allocate_by_alignment(thread, n, alignment);
+    return thread.template allocate_larger<ReturnNull>(multiple, thread);
   }
 
   /// The same with what it begins with.
@@ -96,6 +93,14 @@ struct MallocMiss {
   }
 
  private:
+  [[gnu::noinline]] static void* allocate_by_alignment(auto& thread, std::size_t n,
+                                                       std::size_t alignment) {
+    if (SPANALLOC_UNLIKELY(n == 0)) return thread.allocate_aligned(1, alignment);
+    const ClassId c = Classes::of_aligned(n, alignment);
+    if (c == ClassId::kNone) return allocate_huge(thread, {n, alignment}, Fill{});
+    return allocate_class(thread, c, {n, alignment});
+  }
+
   // A block of class c, the request's class. nullptr: memory is out.
   static void* allocate_class(auto& thread, ClassId c, Request request) {
     if (SPANALLOC_UNLIKELY(os::in_kernel_call())) {
