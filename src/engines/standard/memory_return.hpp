@@ -222,8 +222,6 @@ class MemoryReturn {
   /// to decommit.
   bool make_room_for_table() { return pages_.arena.decommit_free() != 0; }
 
-  void note_purged(std::size_t bytes) { given_back_.fetch_add_relaxed(bytes); }
-
   // --- Shared with others ------------------------------------------------------------------------
 
   DirtyBound<Classes::kSlice> dirty_bound;
@@ -308,11 +306,26 @@ class MemoryReturn {
         // (`uncounted`: by others' frees only.)
         const std::uint32_t out = word.outstanding() - span->uncollected();
         if (span->wants_purge(out, which == Which::kAged)) {
-          cost += pages_.purge_pages(span, cache, word);
+          cost += purge_in_part(span, cache, word);
         }
       });
     }
     return true;
+  }
+
+  // Purges what it can of a shared span's pages, under the lock of its owner `cache`. Returns the
+  // cost.
+  template <class Lists>
+  SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, const Lists& cache, SpanWord word) {
+    const bool still = cache.is_abandoned_list() || pages_.is_mine(word.owner());
+    Block* const remotes = pages_.first_of(span, word.head());
+    return pages_.partial_purge_of(span).purge_pages(
+        remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
+          const bool purged = pages_.arena.purge_part(index_of(span.number),
+                                                      std::size_t{1} << span->order(), at, bytes);
+          if (purged) given_back_.fetch_add_relaxed(bytes);
+          return purged;
+        });
   }
 
   // Of a large block that is freed or cleared: is little of it in memory? (A look takes some 2 us.)
