@@ -38,6 +38,10 @@ class Explorer final : public MemoryHost {
   bool fails_spuriously();
   bool inside() const { return active_; }
   bool forks() const { return options_.forks; }
+  void plant(OrderFault fault) { fault_ = fault; }
+  Order order_of(const void* cell, Access access, Order order) const {
+    return fault_ == nullptr ? order : fault_(cell, access, order);
+  }
   unsigned self() const { return running_; }
   bool tracing() const override { return tracing_; }
   Memory& memory() { return memory_; }
@@ -86,6 +90,7 @@ class Explorer final : public MemoryHost {
   std::string message_;
   std::string trace_;
   // Of the running execution:
+  OrderFault fault_ = nullptr;
   unsigned running_ = kDirector;
   unsigned preemptions_ = 0;
   unsigned spurious_ = 0;
@@ -181,6 +186,7 @@ void Explorer::run_execution() {
   }
   storages_.clear();
   shown_ = kDirector;
+  fault_ = nullptr;
   run_director(kConstruct);
   if (failed_) return;
   const unsigned threads = program_->threads();
@@ -476,6 +482,9 @@ void begin_sequence(std::jmp_buf& exit) {
 void end_sequence() {
   explorer.end_sequence();
 }
+void plant(OrderFault fault) {
+  explorer.plant(fault);
+}
 bool explores_forks() {
   return explorer.forks();
 }
@@ -490,12 +499,14 @@ bool tracing() {
 }
 
 std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order) {
+  order = explorer.order_of(cell, Access::load, order);
   if (!explorer.memory().reads_own_buffer(explorer.self(), cell))
     explorer.before_operation(cell, false);
   return explorer.memory().load(explorer.self(), cell, bytes, order);
 }
 
 void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order) {
+  order = explorer.order_of(cell, Access::store, order);
   Memory& memory = explorer.memory();
   if (memory.stores_are_visible_at_once() || order == Order::seq_cst) {
     explorer.before_operation(cell, true);
@@ -507,16 +518,19 @@ void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order) 
 }
 
 std::uint64_t atomic_read_for_update(void* cell, unsigned bytes, Order order) {
+  order = explorer.order_of(cell, Access::update, order);
   explorer.before_operation(cell, true);
   explorer.before_change();
   return explorer.memory().read_for_update(explorer.self(), cell, bytes, order);
 }
 
 void atomic_write_update(void* cell, unsigned bytes, std::uint64_t value, Order order) {
+  order = explorer.order_of(cell, Access::update, order);
   explorer.memory().write_update(explorer.self(), cell, bytes, value, order);
 }
 
 void atomic_keep(void* cell, unsigned bytes, Order order) {
+  order = explorer.order_of(cell, Access::update, order);
   explorer.memory().keep(explorer.self(), cell, bytes, order);
 }
 

@@ -27,6 +27,8 @@
 #include <new>
 #include <string>
 
+#include "model_atomic.hpp"
+
 namespace spanalloc::model {
 
 inline constexpr unsigned kMaxThreads = 4;
@@ -122,6 +124,12 @@ unsigned last_seen_cpu();
 /// as soon as another one has run on its CPU, or it has been moved to another CPU.
 void begin_sequence(std::jmp_buf& exit);
 void end_sequence();
+/// What an operation does to a variable.
+enum class Access : std::uint8_t { load, store, update };
+/// In a World's constructor: a planted fault. In this execution operations have the order that it
+/// says, given theirs.
+using OrderFault = Order (*)(const void* cell, Access access, Order order);
+void plant(OrderFault fault);
 /// Whether the executions end in forks.
 bool explores_forks();
 /// Names a variable in traces.

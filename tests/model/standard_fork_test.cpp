@@ -6,6 +6,7 @@
 // thread had in its hands is in no place, and the span counts it as out; a block that the thread had
 // put on its own list and not counted yet is out by the word as well, until a thread adopts the span
 // and counts anew.
+#include "standard_faults.hpp"
 #include "standard_world.hpp"
 
 namespace spanalloc::model {
@@ -280,6 +281,24 @@ TEST(StandardFork, EachPartOfTheRecoveryIsNeeded) {
   const Options options{.max_steps = 20'000, .forks = true, .one_late = true};
   expect_finds<ListsAreBelieved<Neighbours>>("ListsAreBelieved<Neighbours>", options, "");
   expect_finds<HandsAreForgotten<TwoRemoteFrees>>("HandsAreForgotten<TwoRemoteFrees>", options, "");
+}
+
+// What stores release for a child alone, too.
+template <class Scene, auto kPlace>
+void expect_needs_release(const char* name) {
+  const Options options{.memory = MemoryModel::pso,
+                        .preemptions = 1,
+                        .max_steps = 20'000,
+                        .forks = true,
+                        .one_late = true};
+  expect_finds<With<Forked<Scene>, kPlace, without_release>>(name, options, "");
+}
+TEST(StandardFork, EachReleaseIsNeeded) {
+  expect_needs_release<BatchIsFlushed, kWord>("words");
+  expect_needs_release<Neighbours, kOwnersLine>("lists and counts");
+  expect_needs_release<TwoRemoteFrees, kLock>("locks");
+  expect_needs_release<CachedLarge, kRecord>("cache records");
+  expect_needs_release<EndsWithLoan, kRecord>("cache records, with a loan");
 }
 
 }  // namespace

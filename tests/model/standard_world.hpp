@@ -170,9 +170,10 @@ class StandardWorldOf {
     MODEL_CHECK(last.consistent() && last.carved == last.in_pool);
   }
 
- protected:
   Heap& heap() { return heap_; }
   Pages& pages() { return pages_; }
+
+ protected:
   ThreadCache& cache() { return caches_[acting_thread()]; }
   test::HeapWalk walk() { return standard::HeapWalker<Config>(heap_).walk(); }
 
