@@ -311,7 +311,7 @@ class Heap {
     std::uint32_t next = next_cache_.fetch_add_relaxed(
         static_cast<std::uint32_t>(min_of(index_of(pages_.caches.end()), at_most)));
     std::uint32_t claimed = 0;
-    for_caches_in_turn(next, at_most, [&](CacheRecord& other) {
+    for_caches_in_turn(next, at_most, nullptr, [&](CacheRecord& other) {
       const SpanChain chain = protocol_.claim_unnoticed_empties(
           other.number, [&] { return other.heap.load_relaxed() == number_; });
       put_in_pool(chain, shard);
@@ -331,8 +331,7 @@ class Heap {
   [[gnu::noinline]] Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
     Borrowed borrowed;
     for_caches_in_turn(
-        borrower.loans.next_lender, Config::kLendersPerMiss, [&](CacheRecord& lender) {
-          if (&lender == &borrower) return false;
+        borrower.loans.next_lender, Config::kLendersPerMiss, &borrower, [&](CacheRecord& lender) {
           // The lender may have other spans by now: the protocol looks again.
           const auto borrow_from = [&](SpanNumber owned) {
             if (owned == SpanNumber::kNone) return false;
@@ -532,9 +531,9 @@ class Heap {
   }
   // Calls f(cache) for threads' caches of this heap, for up to `at_most` from number `next` on, until
   // one is true. Passes by a bounded number of abandoned lists, which have no thread, and of other
-  // heaps' caches.
+  // heaps' caches, and `but`.
   template <class F>
-  void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, F f) {
+  void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, const CacheRecord* but, F f) {
     const std::size_t count = index_of(pages_.caches.end());
     const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedList::kMost);
     std::uint32_t looked_at = 0;
@@ -543,6 +542,7 @@ class Heap {
       if (!pages_.caches.has(number)) continue;
       CacheRecord& cache = pages_.caches[number];
       if (cache.heap.load_relaxed() != number_ || cache.thread.load_relaxed() == 0) continue;
+      if (&cache == but) continue;
       ++looked_at;
       if (f(cache)) return;
     }

@@ -79,7 +79,7 @@ class PoolRows {
       for (unsigned shard = 0; shard < shards(); ++shard) {
         // As many as the stack holds, or more; spans that others put there meanwhile need not be
         // waited for.
-        drain_stack(stack, shard, stacks_->count_hint(stack, shard) * kMostCost, give);
+        drain_stack(stack, shard, stacks_->count_hint(stack, shard), SIZE_MAX, give);
       }
     }
   }
@@ -90,7 +90,7 @@ class PoolRows {
     std::size_t cost = 0;
     for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
       for (unsigned shard = 0; shard < shards() && cost < at_most; ++shard) {
-        cost += drain_stack(last_epochs(row), shard, at_most - cost, give);
+        cost += drain_stack(last_epochs(row), shard, SIZE_MAX, at_most - cost, give);
       }
     }
     return cost;
@@ -109,7 +109,8 @@ class PoolRows {
       if (slices << Config::kSliceBits < Config::kWorthDraining || slices < wanted.count) continue;
       for (const auto stack_of : {&PoolRows::last_epochs, &PoolRows::this_epochs}) {
         for (unsigned row = 0; row < Classes::kPoolRows && at_most != 0; ++row) {
-          at_most -= min_of(drain_stack((this->*stack_of)(row), shard, at_most, give), at_most);
+          at_most -=
+              min_of(drain_stack((this->*stack_of)(row), shard, SIZE_MAX, at_most, give), at_most);
         }
       }
       return true;
@@ -125,11 +126,12 @@ class PoolRows {
     const std::uint32_t old = stacks_->count_hint(last_epochs(info.pool_row), shard);
     return old < info.pool_most ? info.pool_most - old : 0;
   }
-  // One span at a time: a handler may leave a report by a jump.
+  // One span at a time: a handler may leave a report by a jump. Returns the cost.
   template <class Give>
-  std::size_t drain_stack(unsigned stack, unsigned shard, std::size_t at_most, Give give) {
+  std::size_t drain_stack(unsigned stack, unsigned shard, std::size_t spans, std::size_t at_most,
+                          Give give) {
     std::size_t cost = 0;
-    while (cost < at_most) {
+    for (; spans != 0 && cost < at_most; --spans) {
       const SpanNumber number = stacks_->get_local(stack, shard, pages_.pool_links());
       if (number == SpanNumber::kNone) break;
       const SpanRef span = pages_.span(number);
@@ -138,7 +140,6 @@ class PoolRows {
     }
     return cost;
   }
-  static constexpr std::size_t kMostCost = 1 + kMostSpan / kQuantum / 64;
 
   Pages& pages_;
   Stacks* stacks_ = nullptr;  // constant after start()

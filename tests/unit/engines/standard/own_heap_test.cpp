@@ -130,6 +130,30 @@ TEST(StandardHeaps, MemoryOfOneServesTheOther) {
   pages.destroy();
 }
 
+// What others put into the pool while a thread drains it need not be waited for.
+TEST(StandardHeaps, DrainingAPoolTakesNoMoreThanItHolds) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own heap(pages);
+  std::vector<void*> blocks(400);
+  for (void*& p : blocks) p = heap.allocate(16 * kKiB);
+  for (void* p : blocks) heap.deallocate(p);
+  heap.trim();  // the thread's spans are in the pool now, or drained already
+  for (void*& p : blocks) p = heap.allocate(16 * kKiB);
+  for (void* p : blocks) heap.deallocate(p);
+  auto& pool = heap.heap().pool();
+  unsigned drained = 0;
+  pool.drain([&](standard::SpanRef span) {
+    // Another thread puts an empty span on the same stack.
+    using Classes = standard::SizeClasses<Standard>;
+    EXPECT_TRUE(pool.put(span.number, Classes::info(span->class_id()), 0));
+    ++drained;
+  });
+  EXPECT_GT(drained, 0U);
+  EXPECT_LE(drained, 400U);
+  heap.destroy();
+  pages.destroy();
+}
+
 // A record names its heap: any heap of the page layer takes the block back, where it belongs.
 TEST(StandardHeaps, BlocksAreFreedThroughAnyHeapOfThePageLayer) {
   Pages pages{&standard::ForkRecovery<Standard>::enter_child};
