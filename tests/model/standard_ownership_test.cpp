@@ -544,6 +544,46 @@ struct OneBlockPassedOn : StandardWorld {
   void at_rest() { check_to_the_end(); }
 };
 
+// The owner has a map, which leads to its span until another thread, who frees last, has claimed it:
+// the entry is cleared before that thread owns the span, whatever the owner maps meanwhile.
+struct ClaimedFromMap : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[2];
+  ClaimedFromMap() {
+    start_mapped(0);
+    start_mapped(1);
+    start_with(0, kTwo, p);
+    start_shared(0);
+  }
+  void thread(unsigned self) {
+    free(p[self]);
+    void* q = malloc(kTwo);
+    free(q);
+  }
+  void at_rest() { check_to_the_end(); }
+};
+// ... or ends, and another thread with a map adopts the span.
+struct AdoptedFromMap : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  AdoptedFromMap() {
+    start_mapped(0);
+    start_mapped(1);
+    start_with(0, kFour, p);
+  }
+  void thread(unsigned self) {
+    free(p[self]);
+    if (self == 0) return end();
+    free(malloc(kFour));
+  }
+  void at_rest() { check_to_the_end(); }
+};
+
+TEST(StandardOwnership, Maps) {
+  EXPECT_HOLDS_EVERYWHERE(ClaimedFromMap, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(AdoptedFromMap, 2, 1);
+}
+
 TEST(StandardOwnership, TheNextLife) {
   EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
   EXPECT_HOLDS_EVERYWHERE(SlowFreerSameOwner, 3, 2);

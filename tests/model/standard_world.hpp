@@ -141,6 +141,14 @@ class StandardWorldOf {
   void start_shared(unsigned t) {
     as(t, [&] { trim(); });
   }
+  /// Thread t has a map, as one that has freed much.
+  void start_mapped(unsigned t) {
+    as(t, [&] {
+      for (int i = 0; i < 100; ++i) free(malloc(kFour));
+      MODEL_CHECK(cache().cache->map.load_relaxed() != nullptr);
+      trim();
+    });
+  }
   /// From here on there is no memory but what spans of several blocks have.
   void start_without_memory() {
     refuse_memory();
