@@ -44,7 +44,6 @@ template <unsigned kSliceBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = PagesConfig::kMostStep>
 class CoalescingArena {
   using Slices = ArenaSlices<kSliceBits, kHugePages, Calls, kMaxStep>;
-  using Decommitted = DecommittedRanges<Slices>;
   using Block = coalescing::Block;
   using Search = coalescing::Search;
 
@@ -387,9 +386,9 @@ class CoalescingArena {
   }
 
   Slices slices_;
-  Decommitted decommitted_{slices_};
-  MovedPages<Slices, Decommitted> moved_{slices_, decommitted_};
-  ArenaGrowth<Slices, Decommitted> growth_{slices_, decommitted_};
+  DecommittedRanges<Slices> decommitted_{slices_};
+  MovedPages<Slices> moved_{slices_, decommitted_};
+  ArenaGrowth<Slices> growth_{slices_, decommitted_};
   ContentSample<Calls> sample_;
 };
 

@@ -7,6 +7,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/os.hpp"
+#include "pages/arena/decommitted_ranges.hpp"
 #include "pages/arena/manager_tables.hpp"
 #include "pages/arena/memory_limit.hpp"
 #include "pages/config.hpp"
@@ -14,14 +15,14 @@
 
 namespace spanalloc {
 
-/// Under the arena's lock, but for age().
-template <class Slices, class Decommitted>
+/// Under the arena's lock, but for pass_epoch().
+template <class Slices>
 class ArenaGrowth {
  public:
-  constexpr ArenaGrowth(Slices& slices, Decommitted& decommitted)
+  constexpr ArenaGrowth(Slices& slices, DecommittedRanges<Slices>& decommitted)
       : limit(slices, decommitted), tables(slices), slices_(slices), advice_(slices) {}
 
-  MemoryLimit<Slices, Decommitted> limit;
+  MemoryLimit<Slices> limit;
   ManagerTables<Slices> tables;
 
   /// Where a range that needs new address space begins. Slices that are free at the end already

@@ -17,17 +17,18 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/os.hpp"
+#include "pages/arena/decommitted_ranges.hpp"
 #include "pages/config.hpp"
 
 namespace spanalloc {
 
 /// Under the arena's lock, but for is_at_limit(), may_stand() and give().
-template <class Slices, class Decommitted>
+template <class Slices>
 class MemoryLimit {
   using Calls = typename Slices::Calls;
 
  public:
-  constexpr MemoryLimit(Slices& slices, Decommitted& decommitted)
+  constexpr MemoryLimit(Slices& slices, DecommittedRanges<Slices>& decommitted)
       : slices_(slices), decommitted_(decommitted) {}
 
   bool is_at_limit() const { return at_limit_.load_relaxed(); }
@@ -154,7 +155,7 @@ class MemoryLimit {
   }
 
   Slices& slices_;
-  Decommitted& decommitted_;
+  DecommittedRanges<Slices>& decommitted_;
   Atomic<bool> at_limit_{false};  // relaxed: a hint
   Refused refused_;
   NoneFound none_found_;

@@ -13,6 +13,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/os.hpp"
+#include "pages/arena/decommitted_ranges.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/config.hpp"
 #include "sync/spin_lock.hpp"
@@ -27,14 +28,14 @@ struct MovedOut {
   bool left_a_range = false;
 };
 
-template <class Slices, class Decommitted>
+template <class Slices>
 class MovedPages {
   using Block = coalescing::Block;
   using Calls = typename Slices::Calls;
   using enum os::Placed;
 
  public:
-  constexpr MovedPages(Slices& slices, Decommitted& decommitted)
+  constexpr MovedPages(Slices& slices, DecommittedRanges<Slices>& decommitted)
       : slices_(slices), decommitted_(decommitted) {}
 
   /// See CoalescingArena::move_out(). `keeps_place`: a fresh range is wanted in the old place.
@@ -114,7 +115,7 @@ class MovedPages {
   }
 
   Slices& slices_;
-  Decommitted& decommitted_;
+  DecommittedRanges<Slices>& decommitted_;
   Atomic<unsigned> unmapped_count_{0};  // relaxed: a hint for readers without the lock
   Block unmapped_[PagesConfig::kMostUnmapped];
 };

@@ -74,8 +74,7 @@ class FreeIndex {
   /// the limit are not touched.
   void attach(std::size_t capacity) { top_ = levels_for(capacity) - 1; }
   void attach_level(unsigned level, void* memory, LevelPlace place = {}) {
-    levels_[level] = {reinterpret_cast<Word*>(static_cast<char*>(memory) + place.offset),
-                      place.block_words, place.entry_bits};
+    levels_[level] = {reinterpret_cast<Word*>(static_cast<char*>(memory) + place.offset), place};
   }
 
   /// Called by the thread that extends the range, before it inserts a new unit.
@@ -169,8 +168,7 @@ class FreeIndex {
   using Word = Atomic<std::uint64_t>;
   struct Level {
     Word* words = nullptr;
-    std::size_t block_words = 0;
-    unsigned entry_bits = 0;
+    LevelPlace place;
   };
   static constexpr std::size_t words_over(std::size_t bits) { return (bits + kFan - 1) / kFan; }
   static constexpr std::uint64_t bit(std::size_t position) {
@@ -179,10 +177,10 @@ class FreeIndex {
   static constexpr std::uint64_t list_bit(unsigned list) { return std::uint64_t{1} << (list % 64); }
 
   Word& word(unsigned level, unsigned list, std::size_t position) const {
-    const Level& at = levels_[level];
+    const auto& [words, place] = levels_[level];
     const std::size_t entry = position / kFan;
-    const std::size_t in_block = entry & ((std::size_t{1} << at.entry_bits) - 1);
-    return at.words[(entry >> at.entry_bits) * at.block_words + in_block * kLists + list];
+    const std::size_t in_block = entry & ((std::size_t{1} << place.entry_bits) - 1);
+    return words[(entry >> place.entry_bits) * place.block_words + in_block * kLists + list];
   }
   // The level of which one word stands for all units: a search begins there. Nothing looks at the
   // levels above, so their bits may say too much until the range reaches so far.
