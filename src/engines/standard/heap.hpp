@@ -75,7 +75,7 @@ class Heap {
     pool_large_spans(0);
     {
       // Other heaps' threads come here only under this lock: to drain the pool,
-      // or steal from idle caches.
+      // or claim from idle caches.
       LockGuard guard(pages_.memory_return.purge_lock);
       // First: from here on a fork's child goes on with it.
       started_.store_release(0);

@@ -99,13 +99,13 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// Any thread, on a pool miss or in malloc_trim: claims the spans on a cache's delayed list that
   /// are empty already, because their owner may not run for long. Does not wait for a busy lock.
-  /// Asks `may_steal` under the lock: the cache may have become another heap's.
-  template <class MaySteal>
-  SpanChain claim_unnoticed_empties(CacheNumber owner, MaySteal&& may_steal) {
+  /// Asks `may_claim` under the lock: the cache may have become another heap's.
+  template <class MayClaim>
+  SpanChain claim_unnoticed_empties(CacheNumber owner, MayClaim&& may_claim) {
     Lists& cache = pages_.cache(owner);
     SpanChain emptied;
     if (cache.has_delayed.load_relaxed() == 0 || !cache.lock.try_lock()) return emptied;
-    if (may_steal()) {
+    if (may_claim()) {
       for_each_on(cache.delayed, [&](SpanRef span) {
         if (!claim_if_empty(span)) return;
         unlink(cache, span);

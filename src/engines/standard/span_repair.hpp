@@ -80,8 +80,10 @@ class SpanRepair : public SpanPlacement<Pages> {
     end_lists(cache, span, span->load_word().owner(), SpanState::kShared);
   }
   /// Retires a span that is in no place and on no list: its thread has vanished, and was about to
-  /// take or leave it. Abandoned list `new_owner` owns it. (Others may free into the span, and borrow
-  /// what was freed; that happens under the lock of its owner.)
+  /// take or leave it. Abandoned list `new_owner` owns it. (Others may free into the span at any
+  /// moment: what they free before the word changes stays out. They may borrow what was freed, but
+  /// that happens under the lock of its owner. A fork in between finds the span as it was, and
+  /// begins again.)
   SPANALLOC_COLD void retire_for_vanished(SpanRef span, CacheNumber new_owner) {
     const CacheNumber owner = span->load_word().owner();
     const CacheGuard guard(*this, owner);
