@@ -38,7 +38,8 @@ struct PagesConfig {
   static constexpr unsigned kThoroughTries = 64;
   /// Units, at most, that are searched for dirty ones where the answer need not be exact.
   static constexpr std::size_t kWorthLooking = 64 * 64;
-  /// Searches more while other threads hold free blocks: one may be about to publish what is wanted.
+  /// Searches more while other threads hold free blocks: one may be about to publish what is
+  /// wanted.
   static constexpr unsigned kLooksAgain = 3;
 
   // --- Out of memory (coalescing_arena.hpp, decommitted_ranges.hpp, decommit_policy.hpp) ---

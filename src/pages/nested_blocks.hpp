@@ -22,8 +22,8 @@
 //       thread that reads it with acquire finds the chunk made and `what` set.
 //   (2) A block is out exactly while its bit is set. It belongs to the thread that has set the bit,
 //       or to the one that this thread gave it to.
-// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a busy
-// slot and a mapping, or the one block that it was about to take or to free.
+// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a
+// busy slot and a mapping, or the one block that it was about to take or to free.
 #pragma once
 
 #include <cstddef>

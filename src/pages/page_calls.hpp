@@ -45,8 +45,8 @@ bool is_free_around(std::uintptr_t address) {
 }
 
 /// A random multiple of `alignment` with nothing mapped around it, in the first window that has
-/// one. (Windows are addresses.) The kernel and the loader place nothing there by themselves (anything further on is
-/// skipped later). 0: none.
+/// one. (Windows are addresses.) The kernel and the loader place nothing there by themselves
+/// (anything further on is skipped later). 0: none.
 template <class Calls, std::size_t kCount>
 SPANALLOC_COLD std::uintptr_t random_place(const Interval (&windows)[kCount],
                                            std::size_t alignment) {

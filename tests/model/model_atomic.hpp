@@ -223,8 +223,8 @@ class Plain {
   T value_{};
 };
 
-/// Ahead of every store behind it, too: more than the library promises, but what a kernel that stops
-/// threads for a fork finds.
+/// Ahead of every store behind it, too: more than the library promises, but what a kernel that
+/// stops threads for a fork finds.
 inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
   if (model::modelled) model::store_in_order();
   word = value;

@@ -1,4 +1,5 @@
-// pages/arena/refusal_memo.hpp under the checker: memory that was given back is never called absent.
+// pages/arena/refusal_memo.hpp under the checker: memory that was given back is never called
+// absent.
 #include "pages/arena/refusal_memo.hpp"
 
 #include "model_test.hpp"

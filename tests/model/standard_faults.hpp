@@ -1,5 +1,5 @@
-// Faults planted in the memory orders of the standard engine: all operations on some words have less
-// than the code says.
+// Faults planted in the memory orders of the standard engine: all operations on some words have
+// less than the code says.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 // (fork_recovery.hpp), frees all that is out, and trims.
 //
 // Then every span is free, but those that vanished threads were working on. A block that such a
-// thread had in its hands is in no place, and the span counts it as out; a block that the thread had
-// put on its own list and not counted yet is out by the word as well, until a thread adopts the span
-// and counts anew.
+// thread had in its hands is in no place, and the span counts it as out; a block that the thread
+// had put on its own list and not counted yet is out by the word as well, until a thread adopts the
+// span and counts anew.
 #include "standard_faults.hpp"
 #include "standard_world.hpp"
 

@@ -544,8 +544,8 @@ struct OneBlockPassedOn : StandardWorld {
   void at_rest() { check_to_the_end(); }
 };
 
-// The owner has a map, which leads to its span until another thread, who frees last, has claimed it:
-// the entry is cleared before that thread owns the span, whatever the owner maps meanwhile.
+// The owner has a map, which leads to its span until another thread, who frees last, has claimed
+// it: the entry is cleared before that thread owns the span, whatever the owner maps meanwhile.
 struct ClaimedFromMap : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[2];

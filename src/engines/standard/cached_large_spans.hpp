@@ -30,8 +30,8 @@ class CachedLargeSpans {
 
   // --- The record's thread -----------------------------------------------------------------------
 
-  /// Caches a span of one block, of `slices`, whose word is `from`: in use. False: there is no room,
-  /// or it has another word; then nothing has changed.
+  /// Caches a span of one block, of `slices`, whose word is `from`: in use. False: there is no
+  /// room, or it has another word; then nothing has changed.
   SPANALLOC_INLINE bool keep(Span& span, unsigned slices, SpanWord from = kLargeInUse) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;

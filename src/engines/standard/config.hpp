@@ -100,7 +100,8 @@ struct Standard {
   static constexpr unsigned kShardsPerMiss = 4;         // to drain them
   /// What a shard's stacks must hold before they are drained for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;
-  /// What a miss drains for each slice that it wants, in PoolRows' units; more for huge blocks, whose slices must lie in a row.
+  /// What a miss drains for each slice that it wants, in PoolRows' units; more for huge blocks,
+  /// whose slices must lie in a row.
   static constexpr std::size_t kDrainedPerSlice = 12;
   static constexpr std::size_t kDrainedPerHugeSlice = 32;
 

@@ -1,6 +1,6 @@
 // The slow paths of free, for what the thread's map does not show.
 //
-//   deallocate                  hit: the map shows an own span or a remote batch: pushes, and counts
+//   deallocate                  hit: the map shows an own span or a remote batch: push and count
 //     look_after                the count is at its end: collect_own(), or the batch is flushed
 //     deallocate_missed         else: caches a span of one block
 //       deallocate_large        no room: older cached large spans go to the pool, or the span does

@@ -529,9 +529,9 @@ class Heap {
     return cache.heap.load_relaxed() == number_ &&
            (cache.thread.load_relaxed() != 0 || cache.is_abandoned_list());
   }
-  // Calls f(cache) for threads' caches of this heap, for up to `at_most` from number `next` on, until
-  // one is true. Passes by a bounded number of abandoned lists, which have no thread, and of other
-  // heaps' caches, and `but`.
+  // Calls f(cache) for threads' caches of this heap, for up to `at_most` from number `next` on,
+  // until one is true. Passes by a bounded number of abandoned lists, which have no thread, and of
+  // other heaps' caches, and `but`.
   template <class F>
   void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, const CacheRecord* but, F f) {
     const std::size_t count = index_of(pages_.caches.end());

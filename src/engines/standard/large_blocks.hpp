@@ -1,5 +1,5 @@
-// Blocks with a span of their own: large ones, of a class, and huge ones, of any size and alignment.
-// No thread owns such a span.
+// Blocks with a span of their own: large ones, of a class, and huge ones, of any size and
+// alignment. No thread owns such a span.
 #pragma once
 
 #include "engines/standard/fill.hpp"

@@ -12,10 +12,10 @@
 // So one sparse block stays, and its look is remembered. While the next ones show no more, they
 // stay, and only every 2nd, 4th, 8th ... 32nd is looked at. Once a look shows more, that block's
 // pages are purged, and those of the next 1, 2, 4 ... 64 sparse blocks, before one may stay again.
-// No giant sparse block (32 MiB and more) stays, because it may have much in memory; but the program
-// may have written zeroes. If looks found only zeroes eight times in a row, giant blocks stay, and
-// every 64th is looked at: so a program that fills them with zeroes has page faults for the first
-// few only.
+// No giant sparse block (32 MiB and more) stays, because it may have much in memory; but the
+// program may have written zeroes. If looks found only zeroes eight times in a row, giant blocks
+// stay, and every 64th is looked at: so a program that fills them with zeroes has page faults for
+// the first few only.
 //
 // Clearing brings a whole block into memory; no later look can tell whether the program needs more
 // than a word of it. So the 64th clearing purges, whatever the look says. That is in vain if so

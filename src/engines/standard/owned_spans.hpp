@@ -32,7 +32,7 @@ class OwnedSpans {
  public:
   using UsedUp = UsedUpSpans<Config>;
 
-  // --- Any thread may ask: a hint, but for the record's thread and a vanished thread's record -----
+  // --- Any thread may ask: a hint, but for the record's thread and a vanished thread's record ----
 
   /// kNone: the class has none.
   SpanNumber current(ClassId c) const { return current_[index_of(c)].load_relaxed(); }

@@ -56,8 +56,8 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// Where the only block of a span begins, or the span of several.
   std::uintptr_t first_block() const { return shown_.base.load_relaxed(); }
   bool begins_at(std::uintptr_t a) const { return shown_.base.read_own() == a; }
-  /// So many of the first blocks were out or listed once, the rest is untouched; a thread that holds
-  /// a block sees that it was carved
+  /// So many of the first blocks were out or listed once, the rest is untouched; a thread that
+  /// holds a block sees that it was carved
   SPANALLOC_INLINE std::uint32_t carved() const { return carved_.load_relaxed(); }
   std::uint64_t purged() const { return purged_.load_relaxed(); }  ///< see purged_pages.hpp
   /// How many blocks are free and on no list: never carved, or purged.
@@ -136,7 +136,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
     set_purged(0);
   }
 
-  // --- Events: by the owner of an owned span, under its lock for a shared one ---------------------
+  // --- Events: by the owner of an owned span, under its lock for a shared one --------------------
 
   /// The owner's free that is the `count`-th from now is the next event.
   SPANALLOC_INLINE void expect_frees(std::uint32_t count) {
@@ -181,7 +181,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
     return address_of(free_list_.first()) ^ left << 48 ^ left >> 16;
   }
 
-  // --- What is remembered of it: by the owner, under its lock for a shared span --------------------
+  // --- What is remembered of it: by the owner, under its lock for a shared span ------------------
 
   /// Since it was last shared or used up blocks were carved, or taken back from purged pages.
   void note_grown() { watched_ = kGrown; }

@@ -1,5 +1,5 @@
-// Where a span that the thread owns has its blocks from: carved ones, purged ones that are linked up
-// again, and what other threads have freed. Each refills the span's one list, which malloc takes
+// Where a span that the thread owns has its blocks from: carved ones, purged ones that are linked
+// up again, and what other threads have freed. Each refills the span's one list, which malloc takes
 // from and free pushes on.
 #pragma once
 

@@ -49,8 +49,8 @@ class AbandonedList {
 
   /// Whether threads see that the list may have a partial span of class c.
   bool is_shown(ClassId c) const { return (of_class_[index_of(c)].load_relaxed() & bit()) != 0; }
-  /// Looks first: mostly the bit is set, and the cache line stays shared. Relaxed, here and where it
-  /// is cleared: the bit only says where to look, and the lock orders it with the list (I5).
+  /// Looks first: mostly the bit is set, and the cache line stays shared. Relaxed, here and where
+  /// it is cleared: the bit only says where to look, and the lock orders it with the list (I5).
   void show(ClassId c) const {
     if (!is_shown(c)) of_class_[index_of(c)].fetch_or_relaxed(bit());
   }

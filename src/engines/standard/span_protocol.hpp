@@ -397,8 +397,8 @@ class SpanProtocol : public SpanRepair<Pages> {
   }
 
   // Under the locks of `from`, which has the span, and of cache `to`: counts what its owner has
-  // freed, and puts the span on the list of `to` that its free blocks ask for. kEmptied: it is on no
-  // list, and the caller's. kRefused: it is retired; the caller reports it when it holds nothing
+  // freed, and puts the span on the list of `to` that its free blocks ask for. kEmptied: it is on
+  // no list, and the caller's. kRefused: it is retired; the caller reports it when it holds nothing
   // else.
   SPANALLOC_INLINE Freed collect_into(CacheNumber to, Lists& from, SpanRef span,
                                       std::uint32_t count) {

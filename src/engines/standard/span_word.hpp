@@ -224,9 +224,9 @@ class AtomicSpanWord {
     if (!change.done) return {};
     return {change.before.head(), capacity - change.before.outstanding()};
   }
-  /// Counts `count` blocks that the owner has freed. The span is shared from here on, by `owner`, or
-  /// free if no block is out. kRefused: more than were out. (The word says "free" and kDone: another
-  /// thread has claimed the span, whose claimer waits for the lock.)
+  /// Counts `count` blocks that the owner has freed. The span is shared from here on, by `owner`,
+  /// or free if no block is out. kRefused: more than were out. (The word says "free" and kDone:
+  /// another thread has claimed the span, whose claimer waits for the lock.)
   SPANALLOC_INLINE Outcome collect(std::uint32_t count, CacheNumber owner) {
     const Change change = change_by([&](SpanWord before, SpanWord& after) {
       if (before.state() == SpanState::kFree || count > before.outstanding()) return false;
@@ -253,16 +253,16 @@ class AtomicSpanWord {
            })
         .done;
   }
-  /// Shared -> owned: all `capacity` blocks count as out; the remote list is the caller's. Not done:
-  /// another thread has claimed the span.
+  /// Shared -> owned: all `capacity` blocks count as out; the remote list is the caller's. Not
+  /// done: another thread has claimed the span.
   Change own(CacheNumber owner, std::uint32_t capacity) {
     return change_by([&](SpanWord before, SpanWord& after) {
       after = SpanWord::make(owner, SpanState::kOwned, capacity);
       return before.state() != SpanState::kFree;
     });
   }
-  /// Forgets the remote list, if `owner` has the span and the list begins with `newest`: its blocks,
-  /// and all others, count as out.
+  /// Forgets the remote list, if `owner` has the span and the list begins with `newest`: its
+  /// blocks, and all others, count as out.
   Change drop_remotes(CacheNumber owner, BlockOffset newest, std::uint32_t capacity) {
     return change_by([&](SpanWord before, SpanWord& after) {
       after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);

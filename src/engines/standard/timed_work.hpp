@@ -1,5 +1,5 @@
-// What a thread does by the clock. A thread that needs neither pool nor arena reads the clock now and
-// then, too: others' free memory must be purged, and its own spans that rest are to be shared.
+// What a thread does by the clock. A thread that needs neither pool nor arena reads the clock now
+// and then, too: others' free memory must be purged, and its own spans that rest are to be shared.
 #pragma once
 
 #include "engines/standard/numbers.hpp"

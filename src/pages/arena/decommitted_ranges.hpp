@@ -162,9 +162,9 @@ class DecommittedRanges {
     set().erase(block);
     return true;
   }
-  /// Completes what vanished threads were doing, the manager's part first. Frees blocks that one had
-  /// recommitted and was taking out of the set. Blocks that it was taking out because they are lost
-  /// stay lost: foreign mappings stand there.
+  /// Completes what vanished threads were doing, the manager's part first. Frees blocks that one
+  /// had recommitted and was taking out of the set. Blocks that it was taking out because they are
+  /// lost stay lost: foreign mappings stand there.
   SPANALLOC_COLD void recover_in_child() {
     grown.forget();  // what is decommitted again is unmapped: others may map there
     slices_.manager.recover_after_fork([this](Block block) { return decommit_again(block); });

@@ -483,9 +483,9 @@ class CoalescingManager {
     return {mine, zero};
   }
 
-  // Where cut_out() cuts the wanted units out: at the first fitting unit. But if the block has clean
-  // and dirty units and dirty memory is wanted: at its first dirty units, if these are near enough
-  // to look for (64 units a word).
+  // Where cut_out() cuts the wanted units out: at the first fitting unit. But if the block has
+  // clean and dirty units and dirty memory is wanted: at its first dirty units, if these are near
+  // enough to look for (64 units a word).
   std::size_t place_in(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse) const {
     const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
     if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
