@@ -85,7 +85,7 @@ class HugePageAdvice {
     for (unsigned look = 0; look < PagesConfig::kLooksAnEpoch; ++look) {
       const Block unit{slices_.manager.aligned(looked_ + 1, kUnit), kUnit};
       looked_ = unit.end() + kUnit <= limit_at_epoch_ ? unit.end() - 1 : 0;
-      if (unit.end() <= limit_at_epoch_ && unit != probe_ && !slices_.has(Slices::kHuge, unit) &&
+      if (unit.end() <= limit_at_epoch_ && unit != probe_ && !slices_.has(Slices::kAdvised, unit) &&
           !slices_.has(Slices::kDecommitted, unit) && slices_.is_dense(unit))
         slices_.advise(unit);
     }

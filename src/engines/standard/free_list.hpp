@@ -14,8 +14,9 @@
 // Two things follow. A block without a link that is taken off a list is on it a second time, or
 // the program wrote to it after its free: it is not handed out. A block with a link that is freed
 // is on a list already, except by a chance of 2^-48 at most, or in a program that has copied the
-// word from elsewhere: so the block is looked for on the lists. docs/security.md says which
-// misuse that finds, and when.
+// word from elsewhere: so the slow paths look for the block on the lists (the short path of free
+// compares it with the list's first block only). docs/security.md says which misuse that finds, and
+// when.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,7 @@
 //       deallocate_others       another thread's span: the first free goes to it at once; the
 //                               second begins a remote batch (RemoteBatches); the next ones are
 //                               short
-//         deallocate_by_record  all else (of no span's block: Misuse::free_outside_spans())
+//         deallocate_by_record  all else (of no span's block: Misuse::free_unknown())
 //           deallocate_own      the thread's own span, which the map did not show
 //           deallocate_rare     another heap's span, one of one block, a thread without a record
 #pragma once
@@ -160,8 +160,7 @@ struct FreeMiss {
   [[gnu::noinline]] static void deallocate_by_record(void* p, auto& thread) {
     if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
     const Location at = Location::of(p, *thread.pages);
-    if (SPANALLOC_UNLIKELY(!at.is_block))
-      return Misuse::free_outside_spans(p, thread, at.has_record());
+    if (SPANALLOC_UNLIKELY(!at.is_block)) return Misuse::free_unknown(p, thread, at.has_record());
     if (thread.is_mine(at.word)) return deallocate_own(p, thread, at.span);
     deallocate_rare(p, thread, at.span, at.word);
   }

@@ -39,8 +39,7 @@ struct FreshSpan {
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
-/// Thread-safe. Callers have entered the heap (HeapCall), but for the first
-/// two groups of functions.
+/// Thread-safe. Callers have entered the heap (HeapCall), but for start() and what only reads.
 template <class Config>
 class Heap {
  public:
@@ -171,11 +170,11 @@ class Heap {
     if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
     const SliceCount slices{Classes::info(c).slices};
     const FreshSpan fresh = take_from_arena(slices, alignment_of(c),
-                                            [&] { return take_dirty_or_clean(c, slices, shard); });
-    return Classes::has_one_block(c) && !fresh.is_pooled ? counted(fresh, slices) : fresh;
+                                            [&] { return take_without_growing(c, slices, shard); });
+    return Classes::has_one_block(c) && !fresh.is_pooled ? note_live(fresh, slices) : fresh;
   }
   /// A span of kHuge for `slices` at a multiple of `alignment` slices; none: out of memory.
-  FreshSpan take_huge(SliceCount slices, std::size_t alignment, Reuse reuse) {
+  FreshSpan take_own_span(SliceCount slices, std::size_t alignment, Reuse reuse) {
     const auto take = [&](Reuse how) { return take_at_hand(slices, alignment, how); };
     const FreshSpan fresh = take_from_arena(slices, alignment, [&] {
       if (reuse == Reuse::kDirtyFirst) {
@@ -188,7 +187,7 @@ class Heap {
       }
       return take(reuse);
     });
-    return counted(fresh, slices);
+    return note_live(fresh, slices);
   }
 
   /// Begins a life: writes the record of a span that was just taken, at last its word; from there
@@ -585,7 +584,7 @@ class Heap {
     return {pages_.span(SpanNumber{taken.first}), taken.zero};
   }
   // Of a span of one block: counted as live.
-  FreshSpan counted(const FreshSpan& fresh, SliceCount slices) {
+  FreshSpan note_live(const FreshSpan& fresh, SliceCount slices) {
     if (fresh) pages_.memory_return.note_taken(index_of(fresh.span.number), slices);
     return fresh;
   }
@@ -617,7 +616,7 @@ class Heap {
   FreshSpan take_at_hand(SliceCount slices, std::size_t alignment, Reuse reuse) {
     return as_fresh(pages_.arena.take(slices.count, alignment, reuse));
   }
-  FreshSpan take_dirty_or_clean(ClassId c, SliceCount slices, unsigned shard) {
+  FreshSpan take_without_growing(ClassId c, SliceCount slices, unsigned shard) {
     const auto take = [&](Reuse how) { return take_at_hand(slices, alignment_of(c), how); };
     if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return fresh;
     // Before clean memory is touched: what other threads keep that have freed such blocks, and may

@@ -22,7 +22,7 @@ struct Request {
 template <class Config>
 struct LargeBlockPlace {
   static constexpr std::size_t kSlice = std::size_t{1} << Config::kSliceBits;
-  static constexpr std::size_t kLines = kPageForTail / kCacheLine;  // in a page
+  static constexpr std::size_t kLines = kSmallPage / kCacheLine;  // in a page
 
   /// Where in a span of `span_bytes` a block for the request begins.
   static constexpr std::size_t offset(SpanNumber number, std::size_t span_bytes, Request request) {
@@ -31,7 +31,7 @@ struct LargeBlockPlace {
     const std::size_t room = min_of(span_bytes - request.bytes, kSlice - kCacheLine);
     // Spans that are 16 slices apart are 256 pages apart, and would share a set of the TLB. They
     // are spread evenly, because the places fill all the sets.
-    const std::size_t page = index_of(number) / 16 % (room / kPageForTail + 1) * kPageForTail;
+    const std::size_t page = index_of(number) / 16 % (room / kSmallPage + 1) * kSmallPage;
     const std::size_t lines = min_of((room - page) / kCacheLine + 1, kLines);
     // Multiples of the golden ratio: no line is used much more than others, however
     // far apart the spans are.

@@ -57,13 +57,15 @@ struct LargeBlocks {
 
   /// A huge block, or one of any size and alignment. nullptr: memory is out, or there never is so
   /// much.
-  SPANALLOC_COLD static void* take_huge(auto& thread, Request request, const Fill& fill) {
+  SPANALLOC_COLD static void* take_own_span(auto& thread, Request request, const Fill& fill) {
     Heap& heap = *thread.heap;
     if (request.bytes > kMaxRequest || request.alignment > kMaxRequest || !heap.start())
       return nullptr;
     const SliceCount slices = slices_for(max_of(request.bytes, 1));
     const std::size_t multiple = slices_for(request.alignment).count;
-    const auto take = [&] { return heap.take_huge(slices, multiple, Heap::Reuse::kDirtyFirst); };
+    const auto take = [&] {
+      return heap.take_own_span(slices, multiple, Heap::Reuse::kDirtyFirst);
+    };
     FreshSpan fresh = take();
     if (SPANALLOC_UNLIKELY(!fresh) && Refill<Config>::give_back_unused(thread)) fresh = take();
     if (!fresh) return nullptr;

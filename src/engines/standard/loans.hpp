@@ -47,7 +47,7 @@ class Loans {
       return false;
     }
     const auto at_least =
-        static_cast<std::uint32_t>(min_of(Classes::info(c).refill_remotes, Config::kLeastLoan));
+        static_cast<std::uint32_t>(min_of(Classes::info(c).enough_free, Config::kLeastLoan));
     const auto borrowed = thread.heap->borrow(c, *thread.cache, at_least);
     searched(static_cast<bool>(borrowed));
     if (!borrowed) return false;

@@ -11,7 +11,7 @@
 //                             finds another: a partial one of the thread's own (delayed ones are
 //                             collected if there is none, and with each 8th search), an abandoned
 //                             one, a loan, what Heap::take_span() has, at last a nearly full one
-//       allocate_huge         above 1 MiB: LargeBlocks::take_huge()
+//       allocate_huge         above 1 MiB: LargeBlocks::take_own_span()
 #pragma once
 
 #include "engines/standard/class_lookup.hpp"
@@ -77,7 +77,7 @@ struct MallocMiss {
     }
     void* p = nullptr;
     Refilled refilled = Refilled::kBlocks;
-    if (n < kPageForTail || thread.cache == nullptr) {
+    if (n < kSmallPage || thread.cache == nullptr) {
       p = thread.allocate(n);
     } else {
       // Such a block is carved alone: into an empty list refill() brings just that one.
@@ -112,7 +112,7 @@ struct MallocMiss {
     // There is no cache record left (there is room for 262,144 living threads), or no memory for
     // one.
     if (SPANALLOC_UNLIKELY(thread.cache == nullptr && !ThreadLife<Config>::attach(thread))) {
-      return Large::take_huge(thread, c < Classes::kFirstLarge ? as_small(c) : request, Fill{});
+      return Large::take_own_span(thread, c < Classes::kFirstLarge ? as_small(c) : request, Fill{});
     }
     thread.cache->timed_work.count_miss(thread, c);
     void* p = c < Classes::kFirstLarge ? Refill<Config>::take(thread, c)
@@ -129,7 +129,7 @@ struct MallocMiss {
     if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, fill);
     free_put_off(thread);
     const auto inside = thread.enter_miss();
-    return Large::take_huge(thread, request, fill);
+    return Large::take_own_span(thread, request, fill);
   }
 
   // Within a kernel call.

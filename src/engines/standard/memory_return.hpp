@@ -1,19 +1,22 @@
-// Every decision to give memory back to the kernel, for all heaps of a page layer.
+// Where is decided that memory goes back to the kernel, for all heaps of a page layer.
 //
 //   when                                             what goes
 //   a decay epoch ends (purge_if_due)                what nobody has wanted through a whole epoch
 //   the background thread wakes (wait_for_epoch)     the same, when no thread passes by
 //   malloc_trim (trim)                               all that is free
-//   a large block is freed (keep_dirty_bound)        what exceeds the bound on dirty memory
+//   a large block's span becomes the arena's         what exceeds the bound on dirty memory
+//   (keep_dirty_bound)
 //   a block of 8 MiB is freed (purge_if_sparse)      its pages, if little of it was ever touched
 //   calloc of 8 MiB (zero_by_purging)                its pages, where that is cheaper than clearing
-//   a large block is handed out (purge_slack)        what lies around it in its slices
+//   a large block is handed out or resized           what lies around it in its slices
+//   (purge_slack)
 //   memory is out (take_anyhow, make_room_for_table) all that is free, decommitted
 //
 // Memory is *purged* here; decommitting, which a limit on address space asks for, is the arena's
 // (CoalescingArena::look_at_limit and give), and so is what it does with memory that it has half
-// taken. Blocks outside the arena go back when they are freed, by LargeObjects. Heaps are asked to
-// let go of what they keep: Heap::begin_epoch, drain_last_epochs, pool_all_unused, drain.
+// taken. Blocks outside the arena go back when they are freed, by LargeObjects; the map of a thread
+// that has ended or vanished by MapTable::clear; what NestedBlocks keeps at malloc_trim. Heaps are
+// asked to let go of what they keep: Heap::begin_epoch, drain_last_epochs, pool_all_unused, drain.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +33,8 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe. Zero-initialised but for what it is given. Callers have entered a heap (HeapCall).
+/// Thread-safe; constant-initialised. Callers have entered a heap (HeapCall), but for start(),
+/// wait_for_epoch() and forget_background().
 template <class Config>
 class MemoryReturn {
   using Classes = SizeClasses<Config>;

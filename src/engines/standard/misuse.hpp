@@ -44,7 +44,7 @@ struct Misuse {
 
   /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
   /// ours. `has_record`: p lies in a slice that has a record.
-  SPANALLOC_COLD static void free_outside_spans(void* p, auto& thread, bool has_record) {
+  SPANALLOC_COLD static void free_unknown(void* p, auto& thread, bool has_record) {
     // (The kernel may have placed a mapping of others between ours.)
     if (p == nullptr || thread.pages->outside.free_block(p) || NestedBlocks::free(p)) return;
     if (has_record) free_of_no_block(p);

@@ -95,7 +95,7 @@ class OwnedSpans {
     if (place == UsedUp::kNoPlace) return false;
     const SpanRef span = thread.pages->span(used_up_.span(place));
     return span->free_list().is_empty() &&
-           Blocks::take_remotes(thread, span, Classes::info(c).refill_remotes) &&
+           Blocks::take_remotes(thread, span, Classes::info(c).enough_free) &&
            take_used_up(thread, c, place);
   }
   /// When memory is out: makes a used-up span of the class current that has any free block.
@@ -130,7 +130,7 @@ class OwnedSpans {
       if (!span) continue;
       ++looks;
       if (ages_.is_unused(c, *span.record) && c != busy)
-        return share_current(thread, c, span, Blocks::count_free(thread, span));
+        return share_current(thread, c, span, Blocks::join_and_count_free(thread, span));
     }
   }
 
@@ -148,7 +148,7 @@ class OwnedSpans {
 
   SPANALLOC_COLD void share_all(auto& thread) {
     for_each_current(thread, [&](ClassId c, SpanRef span) {
-      share_current(thread, c, span, Blocks::count_free(thread, span));
+      share_current(thread, c, span, Blocks::join_and_count_free(thread, span));
     });
     share_all_used_up(thread);
   }
@@ -156,7 +156,7 @@ class OwnedSpans {
   // --- The thread's end --------------------------------------------------------------------------
 
   /// Shares all spans that have no free block, but for those that others have freed.
-  void share_full(auto& thread) {
+  void share_without_blocks(auto& thread) {
     for_each_current(thread, [&](ClassId c, SpanRef span) {
       if (span->free_list().is_empty() && Blocks::is_all_on_list(span))
         share_current(thread, c, span, 0);
@@ -242,7 +242,7 @@ class OwnedSpans {
   // event.
   SPANALLOC_INLINE void join_used_up(ClassId c, SpanRef span) {
     SPANALLOC_ASSERT(span->free_list().is_empty() && span->rest().is_empty());
-    span->expect_frees(Classes::info(c).refill_remotes);
+    span->expect_frees(Classes::info(c).enough_free);
     used_up_.join(span.number, c);
   }
   void share_used_up(auto& thread, unsigned place) {
@@ -268,7 +268,7 @@ class OwnedSpans {
     // (A thread that gives no spans up takes few other slow paths: it reads the clock here soon.)
     if (delay_.stays(c)) return span->expect_clock(SpanEvents::kSoonClock);
     const auto inside = thread.enter();
-    const std::uint32_t free_blocks = Blocks::count_free(thread, span);
+    const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
     const std::uint32_t out = span->load_word().outstanding() - free_blocks;
     const std::uint32_t few = span->carved() / 2;
     if (out <= few) {
@@ -287,7 +287,7 @@ class OwnedSpans {
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
     if (!span->has_grown()) return used_up_.mark_ready(place);
-    if (span->uncollected() == info.refill_remotes) {
+    if (span->uncollected() == info.enough_free) {
       span->expect_more_frees(info.blocks * 5 / 8);
       return used_up_.mark_ready(place);
     }

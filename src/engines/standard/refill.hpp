@@ -20,11 +20,11 @@ struct Refill {
   [[gnu::noinline]] static Block* take_last(auto& thread, ClassId c) {
     const ClassInfo& info = Classes::info(c);
     if (thread.list_of(c).is_empty()) {
-      if (info.block_size < kPageForTail || thread.cache == nullptr) return nullptr;
+      if (info.block_size < kSmallPage || thread.cache == nullptr) return nullptr;
       const SpanRef span = thread.current_span(c);
       if (SPANALLOC_UNLIKELY(!span)) return nullptr;
       Block* block = Blocks::carve_one(span, info);
-      if (block != nullptr && !span->is_zero()) Blocks::take_own(thread, span);
+      if (block != nullptr && !span->is_zero()) Blocks::refill_from_span(thread, span);
       return block;
     }
     Block* block = Blocks::pop(thread.list_of(c), info);
@@ -36,7 +36,7 @@ struct Refill {
     if (Blocks::is_all_on_list(span)) {
       thread.cache->owned.take_ready(thread, c);
     } else {
-      Blocks::take_own(thread, span);
+      Blocks::refill_from_span(thread, span);
     }
     return block;
   }
@@ -64,9 +64,9 @@ struct Refill {
         Blocks::add_remotes(thread, found.span, found.remotes);
         continue;
       }
-      if (const Refilled own = Blocks::take_own(thread, span); own != Refilled::kNothing)
+      if (const Refilled own = Blocks::refill_from_span(thread, span); own != Refilled::kNothing)
         return own;
-      if (Blocks::take_remotes(thread, span, Classes::info(c).refill_remotes) ||
+      if (Blocks::take_remotes(thread, span, Classes::info(c).enough_free) ||
           owned.take_ready(thread, c)) {
         continue;
       }
@@ -116,7 +116,7 @@ struct Refill {
           if (!found) break;
           ++counted;
           Blocks::add_remotes(thread, found.span, found.remotes);
-          const std::uint32_t free_blocks = Blocks::count_free(thread, found.span);
+          const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, found.span);
           if (heap.protocol().counted_to_abandoned(found.span, me, from, free_blocks)) {
             heap.put_in_pool(found.span, thread.shard());
           }

@@ -29,12 +29,12 @@
 
 namespace spanalloc::standard {
 
-inline constexpr std::size_t kPageForTail = 4 * kKiB;        // real spans end on such a boundary
+inline constexpr std::size_t kSmallPage = 4 * kKiB;          // real spans end on such a boundary
 inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span; counted as overhead
 
 /// Blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which lies
 /// at the start of a virtual span of `virtual_span` bytes (the address space it owns). Equation:
-/// blocks * block_size + tail = real_span, tail < kPageForTail.
+/// blocks * block_size + tail = real_span, tail < kSmallPage.
 struct SizeClass {
   std::uint32_t block_size = 0;
   std::uint32_t real_span = 0;
@@ -50,8 +50,8 @@ struct ClassInfo : SizeClass {
   std::uint64_t magic = 0;  ///< divisibility_magic(block_size)
   /// A shared span with at most this many blocks out is partial
   std::uint32_t partial_outstanding = 0;
-  std::uint32_t refill_remotes = 0;  ///< an owner takes a remote list of at least this many
-  std::uint8_t order = 0;            ///< of the virtual span, if it has several blocks
+  std::uint32_t enough_free = 0;  ///< an owner takes a remote list of at least this many
+  std::uint8_t order = 0;         ///< of the virtual span, if it has several blocks
   /// Of the virtual span; 0 for kHuge, whose objects each have their own number
   std::uint8_t slices = 0;
   std::uint8_t pool_row = 0;    ///< kPoolRows: never pooled
@@ -117,14 +117,14 @@ struct SizeClassRules : Config {
   static constexpr SizeClass span_of(ClassId c) {
     const std::uint32_t size = block_size(c);
     if (c >= kFirstLarge) {
-      return {size, static_cast<std::uint32_t>(align_up(size, kPageForTail)),
+      return {size, static_cast<std::uint32_t>(align_up(size, kSmallPage)),
               static_cast<std::uint32_t>(align_up(size, kSlice)), 1};
     }
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       const auto whole = static_cast<std::uint32_t>(kSlice << order);
       const std::uint32_t least = order == kMaxOrder ? kMinBlocks : kWantedBlocks;
       for (std::uint32_t blocks = whole / size; blocks >= least; --blocks) {
-        const auto real = static_cast<std::uint32_t>(align_up(size * blocks, kPageForTail));
+        const auto real = static_cast<std::uint32_t>(align_up(size * blocks, kSmallPage));
         const SizeClass span{size, real, whole, blocks};
         if (has_little_overhead(span)) return span;
       }
@@ -151,7 +151,7 @@ struct SizeClassRules : Config {
     const auto reuse_free =
         static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
     info.partial_outstanding = info.blocks - reuse_free;
-    info.refill_remotes = reuse_free;
+    info.enough_free = reuse_free;
     return info;
   }
 
@@ -211,7 +211,7 @@ struct SizeClasses : SizeClassRules<Config> {
         // bytes.
         (smallest <= 128 || (k.block_size - smallest) * kSteps <= smallest) &&
         // The real span ends with the page in which the last block ends.
-        k.real_span == align_up(k.payload(), kPageForTail) && k.real_span <= k.virtual_span &&
+        k.real_span == align_up(k.payload(), kSmallPage) && k.real_span <= k.virtual_span &&
         k.virtual_span == kSlice * k.slices && k.pool_row < kPoolRows && k.pool_most != 0 &&
         // Counts of blocks are 16-bit fields of the span word, block offsets 20-bit.
         k.blocks < 0xffff && (ClassId{c} < kFirstLarge) == (k.blocks > 1);

@@ -32,7 +32,7 @@ struct SpanBlocks {
 
   /// Refills the span's empty list: with its second list, purged blocks, or the next untouched
   /// ones.
-  [[gnu::noinline]] static Refilled take_own(auto& thread, SpanRef span) {
+  [[gnu::noinline]] static Refilled refill_from_span(auto& thread, SpanRef span) {
     SPANALLOC_ASSERT(span->free_list().is_empty() && thread.is_owned_here(span->load_word()));
     if (SPANALLOC_UNLIKELY(!span->rest().is_empty())) {
       // In this order a fork's child finds the list once, or not at all.
@@ -92,7 +92,7 @@ struct SpanBlocks {
 
   /// Joins the two lists of a span, and counts what is free in it, but for what other threads have
   /// freed.
-  static std::uint32_t count_free(auto& thread, SpanRef span) {
+  static std::uint32_t join_and_count_free(auto& thread, SpanRef span) {
     // So that nobody borrows what others have freed while this looks at it.
     const auto guard = thread.lock_lists();
     const ClassInfo& info = Classes::info(span->class_id());
@@ -140,7 +140,7 @@ struct SpanBlocks {
     const std::uint32_t carved = span->carved();
     SPANALLOC_ASSERT(carved < info.blocks && thread.is_owned_here(span->load_word()));
     const std::size_t offset = std::size_t{carved} * info.block_size;
-    const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
+    const std::size_t page_end = align_down(offset, kSmallPage) + kSmallPage;
     auto count =
         static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
     if (count == 1 && !span->is_zero()) count = Config::kCarvedWhereUsed;

@@ -59,7 +59,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   using typename Base::Lists;
 
   /// A thread that does not own the span frees a batch of `count` blocks, linked from the one
-  /// marked `newest`; link(head) writes the oldest one's link.
+  /// at `newest`; link(head) writes the oldest one's link.
   template <class Link>
   SPANALLOC_INLINE Freed free_remote(SpanRef span, BlockOffset newest, std::uint32_t count,
                                      Link&& link) {

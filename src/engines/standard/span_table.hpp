@@ -75,8 +75,8 @@ class SpanTable {
   }
 
   SliceCount slices_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
-  Block* block_at_offset(SpanRef span, BlockOffset mark) const {
-    return reinterpret_cast<Block*>(address(span.number) + offset_of_block(mark));
+  Block* block_at_offset(SpanRef span, BlockOffset offset) const {
+    return reinterpret_cast<Block*>(address(span.number) + offset_of_block(offset));
   }
   BlockOffset offset_of(SpanRef span, const void* block) const {
     return as_block_offset(address_of(block) - address_of(address(span.number)));

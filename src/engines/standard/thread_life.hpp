@@ -69,7 +69,7 @@ struct ThreadLife {
     inside_without_cache.store_relaxed(thread.pages);
     cache.batches.flush_all(thread);
     if (SPANALLOC_UNLIKELY(!cache.loans.are_none())) cache.loans.end_all(thread);
-    cache.owned.share_full(thread);
+    cache.owned.share_without_blocks(thread);
     if (!cache.large_spans.is_empty()) {
       heap.pool_large_spans_of(cache, thread.shard());
       cache.large_spans.forget();

@@ -35,9 +35,9 @@ class ArenaSlices {
   using Block = coalescing::Block;
   using Calls = Kernel;
   using Range = AddressRange<kSliceBits, kHugePages, kMaxStep, 1, Claim::kPlace, Calls>;
-  // Sets beside the manager's. kDecommitted is changed under the lock. kHuge: slices for which this
-  // arena has advised huge pages.
-  enum Set : unsigned { kDecommitted, kLost, kHuge, kSets };
+  // Sets beside the manager's. kDecommitted is changed under the lock. kAdvised: slices for which
+  // this arena has advised huge pages.
+  enum Set : unsigned { kDecommitted, kLost, kAdvised, kSets };
   using Manager = coalescing::CoalescingManager<ArenaSlices, 16, 6, kSets>;
   static constexpr std::size_t kSlice = Range::kSlice;
   static constexpr std::size_t kHugePage = max_of(PagesConfig::kHugePage / kSlice, 1);
@@ -145,11 +145,11 @@ class ArenaSlices {
   /// there. If it does so before the kernel is told, the advice comes too late: that costs a
   /// chance, or some memory.
   void advise(Block block) {
-    manager.extra_set(kHuge).insert(block);
+    manager.extra_set(kAdvised).insert(block);
     range.prefer_huge_pages(range.address(block.first), block.size * kSlice);
   }
   /// What is there now is as the kernel likes it.
-  void forget_advice(Block block) { manager.extra_set(kHuge).erase(block); }
+  void forget_advice(Block block) { manager.extra_set(kAdvised).erase(block); }
   bool was_often_taken_back() const {
     return times_taken_back_.load_relaxed() >= PagesConfig::kOftenTakenBack;
   }
@@ -157,7 +157,7 @@ class ArenaSlices {
   /// kernel shall make none any more, nor from the rest of those pages. After many calls each takes
   /// back more at a time, and decay epochs advise no more.
   void stop_advice(Block block) {
-    if (SPANALLOC_LIKELY(!has(kHuge, block))) return;
+    if (SPANALLOC_LIKELY(!has(kAdvised, block))) return;
     const std::size_t unit =
         was_often_taken_back() ? kHugePage * PagesConfig::kTakenBackAtOnce : kHugePage;
     std::size_t first = max_of(manager.aligned(block.first + 1, unit), unit + 1) - unit;
@@ -168,7 +168,7 @@ class ArenaSlices {
     }
     times_taken_back_.fetch_add_relaxed(1);  // relaxed: the bound need not be exact
     const Block all{first, end - first};
-    for (Block run; (run = manager.extra_set(kHuge).next_run(all, first)).size != 0;) {
+    for (Block run; (run = manager.extra_set(kAdvised).next_run(all, first)).size != 0;) {
       forget_advice(run);
       range.forbid_huge_pages(range.address(run.first), run.size * kSlice);
     }

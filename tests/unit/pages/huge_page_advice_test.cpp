@@ -18,7 +18,7 @@ using coalescing::Block;
 
 /// Slices of which each is as dense as a test says.
 struct FakeSlices {
-  enum Set : unsigned { kDecommitted, kHuge };
+  enum Set : unsigned { kDecommitted, kAdvised };
   struct Manager {
     std::size_t limit() const { return end; }
     std::size_t aligned(std::size_t slice, std::size_t to) const { return align_up(slice, to); }
@@ -29,7 +29,9 @@ struct FakeSlices {
 
   bool may_advise() const { return true; }
   bool was_often_taken_back() const { return false; }
-  bool has(Set set, Block block) const { return set == kHuge && advised.count(block.first) != 0; }
+  bool has(Set set, Block block) const {
+    return set == kAdvised && advised.count(block.first) != 0;
+  }
   bool is_dense(Block) { return ++looks, dense; }
   void advise(Block block) { advised[block.first] = block; }
 
