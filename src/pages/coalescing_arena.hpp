@@ -330,16 +330,19 @@ class CoalescingArena {
   // The equation of arena/slices.hpp, at rest. (The manager's blocks tile what is opened:
   // mapper.hpp, (3).)
   bool books_add_up() const {
+    std::size_t all = 0;
     std::size_t decommitted = 0;
     std::size_t lost = 0;
-    slices_.for_used([&](Block block) {
+    slices_.manager.walk([&](Block block, coalescing::BlockState state, bool) {
+      all += block.size;
+      if (state != coalescing::BlockState::kUsed) return;
       if (slices_.is_lost(block)) {
         lost += block.size;
       } else if (decommitted_.contains(block)) {
         decommitted += block.size;
       }
     });
-    return decommitted == decommitted_.count() && lost == slices_.lost();
+    return all == limit() && decommitted == decommitted_.count() && lost == slices_.lost();
   }
 
   // Searches again, a few times, while other threads hold free blocks: one of them may be about to

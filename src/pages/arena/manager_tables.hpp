@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
@@ -87,8 +88,9 @@ class ManagerTables {
   SPANALLOC_COLD bool book_gap(std::size_t next) {
     const std::size_t first = limit();
     if (next <= first || !slices_.has_room_for_gap()) return false;
+    std::optional<bool> locked;
     for (std::size_t row = next;;) {
-      const TableReach reach = table_reach(Tables::kRows, row, row + 1, slices_.range.is_locked());
+      const TableReach reach = table_reach(Tables::kRows, row, row + 1, locked);
       if (reach.end == row + 1) break;
       if (reach.next <= row + 1) return false;
       row = next = reach.next;
@@ -112,21 +114,21 @@ class ManagerTables {
   // Opens the tables for `end` slices, and tells how far all reach: at least to the limit.
   SPANALLOC_COLD TableReach reach(std::size_t end) {
     TableReach all{end, end};
-    bool locked = false;
+    std::optional<bool> locked;
     for (unsigned t = 0; t < Tables::kCount; ++t) {
-      if (tables_[t].is_open_up_to(bytes(t, end))) continue;
-      // Takes several calls of the kernel: asked once, if at all.
-      locked = locked || slices_.range.is_locked();
       const TableReach reach = table_reach(t, limit(), end, locked);
       if (reach.end < all.end) all = reach;
     }
     return all;
   }
-  // Of a table that is not open so far. `locked`: opened pages would be resident at once.
+  // `locked`: whether opened pages would be resident at once. That takes several calls of the
+  // kernel to know: asked when the first table must open, and not again.
   SPANALLOC_COLD TableReach table_reach(unsigned table, std::size_t from, std::size_t end,
-                                        bool locked) {
+                                        std::optional<bool>& locked) {
+    if (tables_[table].is_open_up_to(bytes(table, end))) return {end, end};
+    if (!locked) locked = slices_.range.is_locked();
     const TableReach reach =
-        tables_[table].open_up_to(bytes(table, from), bytes(table, end), locked);
+        tables_[table].open_up_to(bytes(table, from), bytes(table, end), *locked);
     if (reach.end == bytes(table, end)) return {end, end};
     std::size_t units = Tables::units_within(table, capacity(), reach.end);
     units = max_of(units - min_of(units, in_hand(table)), from);

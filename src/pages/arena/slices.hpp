@@ -44,11 +44,13 @@ class ArenaSlices {
 
   Range range;  // base and capacity: constant after start(); the rest under the lock
   Manager manager{*this};
-  WakingLock grow_lock;  // for opening and decommitting
+  // For opening and decommitting. On a line of its own: growing threads spin on it while others
+  // take and give.
+  alignas(kCacheLine) WakingLock grow_lock;
   // What was refused since memory last came back. Written under the lock, but for
   // memory_came_back(). refused: by a search of everything; no_room: by one of the runs of
   // decommitted ranges.
-  RefusalMemo refused;
+  alignas(kCacheLine) RefusalMemo refused;
   RefusalMemo no_room;
   DecommitPolicy policy;
 

@@ -293,7 +293,7 @@ class CoalescingManager {
   /// Begins a decay epoch. Returns about how many units are dirty and free.
   std::size_t age() {
     std::size_t dirty = 0;
-    for_free_blocks(0, Index::kDirtyLists, [&](Block block) {
+    for_free_blocks(0, Index::kDirtyLists, [&](Block block, Guard&) {
       // If somebody claims the block meanwhile, some units are purged an epoch too early.
       for (Block run = dirty_.next_run(block, block.first); run;
            run = dirty_.next_run(block, run.end())) {
@@ -309,13 +309,11 @@ class CoalescingManager {
   /// from then on. False: it is published again. For taking memory out of the range for a while.
   template <class Visit>
   SPANALLOC_COLD void take_all(Visit visit) {
-    for_free_blocks(0, Index::kLists, [&](Block block) {
-      Guard hold(registry_);
+    for_free_blocks(0, Index::kLists, [&](Block block, Guard& hold) {
       const Claimed claimed = controller_.remove(block, hold);
-      if (!claimed) return true;
-      if (visit(block)) {
+      if (claimed && visit(block)) {
         mapper_.mark(block, kUsed);
-      } else {
+      } else if (claimed) {
         publish(block, claimed.dirty, hold);
       }
       return true;
@@ -558,8 +556,8 @@ class CoalescingManager {
     return lower.first;
   }
 
-  // Calls visit(block) for every block of lists [list, end) that stays free during the call, until
-  // it returns false.
+  // Calls visit(block, hold) for every block of lists [list, end) that stays free during the call,
+  // until it returns false. The hold has not begun; what a visit has begun ends with it.
   template <class Visit>
   void for_free_blocks(unsigned list, unsigned end, Visit visit) {
     Index& index = controller_.index();
@@ -569,28 +567,32 @@ class CoalescingManager {
            unit = index.find(list, unit + 1, hold)) {
         hold.end();
         const BlockWord word = mapper_.load(unit);
-        if (word.is(kFree) && !visit(Block{unit, word.size()})) return;
+        // Another block may begin there since the bit was read: not a clean one among the dirty.
+        if (word.is(kFree) && (word.dirty() || list >= Index::kDirtyLists) &&
+            !visit(Block{unit, word.size()}, hold))
+          return;
+        hold.end();
       }
     }
   }
 
   std::size_t purge_lists(unsigned list, unsigned end, bool only_aged, std::size_t at_most) {
     std::size_t purged = 0;
-    for_free_blocks(list, end, [&](Block block) {
-      purged += purge_block(block, only_aged, at_most - purged);
+    for_free_blocks(list, end, [&](Block block, Guard& hold) {
+      purged += purge_block(block, only_aged, at_most - purged, hold);
       return purged < at_most;
     });
     return purged;
   }
-  std::size_t purge_block(Block block, bool only_aged, std::size_t at_most) {
-    const UnitSet& which = only_aged ? aged_ : dirty_;
+  std::size_t purge_block(Block block, bool only_aged, std::size_t at_most, Guard& hold) {
     if (only_aged && !aged_.any(block)) return 0;
-    Guard hold(registry_);
     if (!controller_.remove(block, hold)) return 0;
     std::size_t purged = 0;
-    for (Block run = which.next_run(block, block.first); run && purged < at_most;
-         run = which.next_run(block, run.end())) {
-      run.size = min_of(run.size, at_most - purged);
+    for (Block run = dirty_.next_run(block, block.first); run && purged < at_most;
+         run = dirty_.next_run(block, run.end())) {
+      const Block wanted = only_aged ? aged_.next_run(run, run.first) : run;
+      if (!wanted) continue;
+      run = {wanted.first, min_of(wanted.size, at_most - purged)};
       aged_.erase(run);  // if refused, it is tried again an epoch later, not at each call
       if (!environment_.purge(run)) continue;
       dirty_.erase(run);
@@ -604,7 +606,7 @@ class CoalescingManager {
   WordMapper mapper_;
   Controller controller_;
   UnitSet dirty_;  // may hold other bytes than zero; exact for the units of free blocks
-  UnitSet aged_;   // dirty and free since before the last age(); a hint
+  UnitSet aged_;   // if dirty: free since before the last age(). A hint; others may be in it
   UnitSet extra_[max_of(kExtraSets, 1)];
   Registry registry_;
   std::size_t capacity_ = 0;  // constant after attach()

@@ -169,6 +169,27 @@ TEST(CoalescingManager, PurgesTheLargestBlocksFirst) {
   EXPECT_EQ(region.manager.age(), 0u);
 }
 
+// A thread in age() owns nothing: what it has seen dirty may be clean when it writes that down.
+TEST(CoalescingManager, PurgesAgedUnitsOnlyWhileTheyAreDirty) {
+  Region region(64);
+  const std::size_t clean = region.manager.allocate(8).block.first;
+  const std::size_t dirty = region.manager.allocate(8).block.first;
+  EXPECT_TRUE(region.manager.free(clean, true));
+  EXPECT_TRUE(region.manager.free(dirty));  // one block: clean, dirty, clean
+  char* rows = reinterpret_cast<char*>(region.metadata.data());
+  for (unsigned table = 0; table < Manager::Tables::kRows; ++table)
+    rows += Manager::Tables::bytes(table, 64, 64);
+  UnitSet aged;
+  aged.attach(rows, Manager::Tables::kRowWords, 1);
+  ASSERT_EQ(region.manager.age(), 8u);
+  ASSERT_EQ(aged.count({0, 64}), 8u) << "this is the manager's set";
+  aged.insert({0, 64});
+  EXPECT_EQ(region.manager.purge(true), 8u);
+  EXPECT_EQ(region.kernel.asked_units(), 8u);
+  EXPECT_EQ(region.manager.purge(true), 0u);
+  EXPECT_EQ(region.kernel.asked_units(), 8u);
+}
+
 TEST(CoalescingManager, TakesTheKindOfMemoryThatIsAskedFor) {
   Region region(16);
   const std::size_t dirty = region.manager.allocate(4).block.first;
