@@ -38,7 +38,7 @@
 
 namespace spanalloc {
 
-/// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
+/// Thread-safe but for start() and destroy(); constant-initialised. Neither reads nor sets errno.
 /// `Calls`: the kernel; tests replace it to make it refuse.
 template <unsigned kSliceBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = PagesConfig::kMostStep>
@@ -72,6 +72,7 @@ class CoalescingArena {
     std::size_t end_of_lost = 0;
     slices_.range.destroy([&](std::size_t slice) {
       const Block block{slice, 1};
+      // Opened, but never booked: nobody has had it, and the sets may have no row for it.
       if (slice >= limit()) return kSlice;
       if (slice >= end_of_lost && slices_.is_lost(block))
         end_of_lost = slice + max_of(count_of(static_cast<std::uint32_t>(slice)), 1);
@@ -179,7 +180,8 @@ class CoalescingArena {
     return alignment < capacity() && slices_.refused.known_absent(count, alignment);
   }
 
-  /// See ArenaGrowth.
+  /// Makes the last range, at `first`, `count` slices long by opening new address space behind it.
+  /// False: it is not the last one, or the kernel refuses.
   template <class BeforeUse>
   SPANALLOC_COLD bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
     LockGuard guard(slices_.grow_lock);
@@ -189,7 +191,7 @@ class CoalescingArena {
   /// Gives back a whole range, as take() returned it or resizing made it.
   /// `zero`: all its bytes are zero.
   void give(std::uint32_t first, bool zero = false) {
-    if (SPANALLOC_UNLIKELY(is_at_limit())) return growth_.limit.give(first, zero);
+    if (SPANALLOC_UNLIKELY(is_at_limit())) return growth_.limit.decommit_or_free(first, zero);
     slices_.free(first, zero);
   }
 
@@ -268,7 +270,7 @@ class CoalescingArena {
   /// Returns the bytes decommitted.
   SPANALLOC_COLD std::size_t decommit_free() {
     LockGuard guard(slices_.grow_lock);
-    growth_.limit.note_memory_is_out();
+    growth_.limit.blame_known_limit();
     return decommitted_.decommit_free(false) << kSliceBits;
   }
 

@@ -42,7 +42,7 @@ struct PagesConfig {
   /// wanted.
   static constexpr unsigned kLooksAgain = 3;
 
-  // --- Out of memory (coalescing_arena.hpp, decommitted_ranges.hpp, decommit_policy.hpp) ---
+  // --- Out of memory (coalescing_arena.hpp, arena/) ---
 
   /// A range of this size is worth a call that decommits it; and at least so much is recommitted.
   static constexpr std::size_t kWorthDecommitting = kMiB;

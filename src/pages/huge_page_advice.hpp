@@ -47,7 +47,9 @@ inline HugePageUse huge_page_use() {
       os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
 }
 
-/// Under the arena's lock, but for pass_epoch(). `Slices`: the arena's (arena/slices.hpp).
+/// Under the arena's lock, but for pass_epoch(). `Slices`: the arena's (arena/slices.hpp). Huge
+/// pages begin where `aligned` says; the arena may begin within one, of which no part is advised.
+/// Amounts that are open count from the arena's first slice.
 template <class Slices>
 class HugePageAdvice {
   using Block = coalescing::Block;

@@ -23,7 +23,8 @@
 //   (2) A block is out exactly while its bit is set. It belongs to the thread that has set the bit,
 //       or to the one that this thread gave it to.
 // A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a
-// busy slot and a mapping, or the one block that it was about to take or to free.
+// busy slot and a mapping, or the one block that it was about to take or to free; or a count of
+// notes that is one too high for ever, which only bounds how many are freed at once.
 #pragma once
 
 #include <cstddef>
@@ -51,19 +52,21 @@ class NestedBlocks {
   /// Bytes of the block at exactly p; 0: no such block.
   static std::size_t usable_size(const void* p) {
     if (SPANALLOC_LIKELY(!may_have(p))) return 0;
-    if (const Chunk* chunk = chunk_of(p)) return chunk->is_out(p) ? chunk->block_bytes() : 0;
-    const Slot* mapping = find(address_of(p));
-    return mapping != nullptr ? mapping->what.load_relaxed() : 0;
+    const Slot* slot = find(p);
+    if (slot == nullptr) return 0;
+    if (!slot->is_chunk()) return slot->what.load_relaxed();
+    const Chunk* chunk = chunk_of(p);
+    return chunk->is_out(p) ? chunk->block_bytes() : 0;
   }
 
   /// False: p is no such block; nothing has changed.
   SPANALLOC_COLD static bool free(void* p) {
     if (!may_have(p)) return false;
-    if (Chunk* chunk = chunk_of(p)) return chunk->put(p), true;
-    Slot* mapping = find(address_of(p));
-    if (mapping == nullptr) return false;
-    return os::in_kernel_call() ? mapping->change(address_of(p), address_of(p) | kKept)
-                                : give_back(*mapping, address_of(p));
+    Slot* slot = find(p);
+    if (slot == nullptr) return false;
+    if (slot->is_chunk()) return chunk_of(p)->put(p), true;
+    return os::in_kernel_call() ? slot->change(address_of(p), address_of(p) | kKept)
+                                : give_back(*slot, address_of(p));
   }
 
   /// By a thread in a kernel call: p, from here or from an engine, is freed later.
@@ -197,14 +200,15 @@ class NestedBlocks {
     return nullptr;
   }
 
-  // The slot of the chunk or of the mapping that is out and begins at `address`.
-  static Slot* find(std::uintptr_t address) {
-    return first_slot([=](const Slot& slot) { return slot.out() == address; });
-  }
   static Chunk* chunk_of(const void* p) {
-    const std::uintptr_t start = align_down(address_of(p), kChunk);
-    const Slot* slot = find(start);
-    return slot != nullptr && slot->is_chunk() ? pointer_to<Chunk>(start) : nullptr;
+    return pointer_to<Chunk>(align_down(address_of(p), kChunk));
+  }
+  // The slot of the chunk that p lies in, or of the mapping that is out and begins at p.
+  static Slot* find(const void* p) {
+    return first_slot([p](const Slot& slot) {
+      const std::uintptr_t out = slot.out();
+      return out == address_of(slot.is_chunk() ? chunk_of(p) : p);
+    });
   }
 
   // A busy slot, for the caller. nullptr when memory is out.

@@ -19,7 +19,7 @@
 
 namespace spanalloc::standard {
 
-/// All functions but destroy() are thread-safe. Zero-initialised but for the functions it is given.
+/// All functions but destroy() are thread-safe. Constant-initialised.
 template <class Config>
 class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
  public:

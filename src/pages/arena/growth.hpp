@@ -61,8 +61,7 @@ class ArenaGrowth {
     return true;
   }
 
-  /// Makes the last range, at `first`, `count` slices long by opening new address space behind it.
-  /// False: it is not the last one, or the kernel refuses.
+  /// See CoalescingArena.
   template <class BeforeUse>
   SPANALLOC_COLD bool grow_at_end(std::size_t first, std::size_t count, BeforeUse before_use) {
     const std::size_t old = slices_.manager.size_of(first);

@@ -22,7 +22,7 @@
 
 namespace spanalloc {
 
-/// Under the arena's lock, but for is_at_limit(), may_stand() and give().
+/// Under the arena's lock, but for is_at_limit(), may_stand() and decommit_or_free().
 template <class Slices>
 class MemoryLimit {
   using Calls = typename Slices::Calls;
@@ -34,15 +34,16 @@ class MemoryLimit {
   bool is_at_limit() const { return at_limit_.load_relaxed(); }
   bool may_stand() const { return is_at_limit() || os::has_memory_limit(); }
 
-  /// Memory is out. True: by a limit that is known.
-  bool note_memory_is_out() {
+  /// Memory is out, or something was refused: the limit that is known, if there is one, explains
+  /// it.
+  void blame_known_limit() {
     if (os::has_memory_limit()) at_limit_.store_relaxed(true);
-    return is_at_limit();
   }
   /// After the kernel has refused to open `count` slices. (At the limit on mappings it refuses even
   /// a page, and decommitting makes more. Where new memory is locked it refuses all but addresses.)
   void note_refusal(std::size_t count) {
-    if (is_at_limit() || note_memory_is_out()) return;
+    blame_known_limit();
+    if (is_at_limit()) return;
     const std::size_t open = decommitted_.open_slices();
     if (open == none_found_.open && count >= none_found_.count) return;
     none_found_ = {open, count};
@@ -80,7 +81,7 @@ class MemoryLimit {
 
   /// A whole range comes back at limit: it is decommitted at once if it is large; others are each
   /// time that an eighth of what is open has come back.
-  SPANALLOC_COLD void give(std::uint32_t first, bool zero) {
+  SPANALLOC_COLD void decommit_or_free(std::uint32_t first, bool zero) {
     const std::size_t count = slices_.manager.size_of(first);
     if (count >= kWorthDecommitting && slices_.grow_lock.try_lock()) {
       const bool decommitted = decommitted_.decommit_used({first, count});

@@ -157,7 +157,8 @@ class ArenaSlices {
   }
   /// By the block's owner. Takes advice back for each huge page that the block has a part of: the
   /// kernel shall make none any more, nor from the rest of those pages. After many calls each takes
-  /// back more at a time, and decay epochs advise no more.
+  /// back more at a time, and decay epochs advise no more. (Pieces count from address 0, as huge
+  /// pages do, so each has whole ones; the arena may begin within.)
   void stop_advice(Block block) {
     if (SPANALLOC_LIKELY(!has(kAdvised, block))) return;
     const std::size_t unit =

@@ -517,5 +517,23 @@ TEST_F(CoalescingArenaTest, MemoryLockedBeforeIsOpenedAsUsed) {
   });
 }
 
+// Their sets of slices have no row there: a look at it would end the process.
+TEST_F(CoalescingArenaTest, DestroysWhatItHasOpenedWithoutTables) {
+  start();
+  const std::uintptr_t base = arena->base();
+  Calls::refuses = [base](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kOpen && call.address - base >= kGiB;
+  };
+  EXPECT_EQ(arena->take_growing(14'000, 1, kAnyUse).first, 0u);
+  const std::size_t opened = opened_slices();
+  EXPECT_GE(opened, 14'000u);
+  EXPECT_LT(arena->limit(), opened);
+  Calls::refuses = nullptr;
+  arena->destroy();
+  void* last = pointer_to(base + (opened - 1) * kSlice);
+  EXPECT_EQ(os::reserve_at(last, kSlice), os::Placed::kYes) << "nothing of it is left";
+  os::release(last, kSlice);
+}
+
 }  // namespace
 }  // namespace spanalloc

@@ -21,8 +21,11 @@ struct FakeSlices {
   enum Set : unsigned { kDecommitted, kAdvised };
   struct Manager {
     std::size_t limit() const { return end; }
-    std::size_t aligned(std::size_t slice, std::size_t to) const { return align_up(slice, to); }
+    std::size_t aligned(std::size_t slice, std::size_t to) const {
+      return align_up(slice + skew, to) - skew;
+    }
     std::size_t end = 1;
+    std::size_t skew = 0;  // slices before the first, of the huge page that it lies in
   };
   static constexpr std::size_t kSlice = 64 * kKiB;
   static constexpr std::size_t kHugePage = 2 * kMiB / kSlice;
@@ -130,6 +133,29 @@ TEST_F(HugePageAdviceTest, EpochsGoRoundAllThatHasStayed) {
     EXPECT_EQ(unit.size, kUnit);
     EXPECT_EQ(first % kUnit, 0u);
     EXPECT_LE(unit.end(), slices.manager.end);
+  }
+}
+
+TEST_F(HugePageAdviceTest, HugePagesAreWholeWhereverTheArenaBegins) {
+  for (const std::size_t skew : {std::size_t{1}, kUnit / 2 + 3, kUnit - 1}) {
+    FakeSlices skewed;
+    skewed.manager.skew = skew;
+    skewed.manager.end = kFirst + 10 * kUnit;
+    HugePageAdvice<FakeSlices> of_skewed{skewed};
+    for (int i = 0; i < 21; ++i) of_skewed.pass_epoch();
+    EXPECT_EQ(skewed.advised.size(), (skewed.manager.end + skew) / kUnit - 1) << skew;
+    for (const auto& [first, unit] : skewed.advised) {
+      EXPECT_EQ(unit.size, kUnit);
+      EXPECT_EQ((first + skew) % kUnit, 0u) << skew;
+    }
+    skewed.advised.clear();
+    of_skewed.note_opened({1, kFirst - 1}, 1);
+    test::advance_clock(PagesConfig::kStaysMs);
+    of_skewed.note_opened({kFirst, kStep}, 1);
+    ASSERT_EQ(skewed.advised.size(), 1u);
+    const Block block = skewed.advised.begin()->second;
+    EXPECT_EQ((block.first + skew) % kUnit, 0u) << "behind a probe of one huge page";
+    EXPECT_EQ(block.end(), kFirst + kStep);
   }
 }
 
