@@ -1,6 +1,6 @@
 // The standard engine under the checker: remote free list, span states with eager return, partial
-// spans. Owners that change: standard_ownership_test.cpp. What threads keep:
-// standard_cache_test.cpp. Each subject first finds its known traps in naive variants.
+// spans. Owners that change: standard_ownership_test.cpp. Each subject first finds its known traps
+// in naive variants.
 #include "naive_span.hpp"
 #include "standard_world.hpp"
 

@@ -190,13 +190,14 @@ struct FreeMiss {
   SPANALLOC_INLINE static void deallocate_rare(void* p, auto& thread, SpanRef span, SpanWord word) {
     // The word is good enough to report misuse; the protocol looks again.
     if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) Misuse::free_of_no_block(p);
-    ThreadLife<Config>::count_lone_free(thread);
-    if (thread.cache != nullptr && word.owner() != kNobody && thread.heap->has(span))
-      return deallocate_others(p, thread, span);
     auto* const block = static_cast<Block*>(p);
     const bool has_link = span->class_id() < Classes::kFirstLarge;
     if (seems_freed(block, thread, span, word, has_link))
       return deallocate_suspect(p, thread, span);
+    // After that, because it may take a record: a report leaves the thread as it was.
+    ThreadLife<Config>::count_lone_free(thread);
+    if (thread.cache != nullptr && word.owner() != kNobody && thread.heap->has(span))
+      return deallocate_others(p, thread, span);
     free_to_span(thread, span, block, block, 1);
   }
 

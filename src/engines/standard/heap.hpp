@@ -747,7 +747,8 @@ class Heap {
   SPANALLOC_COLD void retire(SpanRef span) {
     const SpanWord lost = SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared,
                                          pages_.capacity(span->class_id()));
-    span->lose_free_blocks();
+    span->free_list().clear();
+    span->rest().clear();
     span->expect_frees(1);
     span->set_retired(true);
     span->word.set(lost.with_delayed(true));

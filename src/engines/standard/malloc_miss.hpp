@@ -112,7 +112,8 @@ struct MallocMiss {
     // There is no cache record left (there is room for 262,144 living threads), or no memory for
     // one.
     if (SPANALLOC_UNLIKELY(thread.cache == nullptr && !ThreadLife<Config>::attach(thread))) {
-      return Large::take_own_span(thread, c < Classes::kFirstLarge ? as_small(c) : request, Fill{});
+      if (c >= Classes::kFirstLarge) return Large::take_own_span(thread, request, Fill{});
+      return Large::take_own_span(thread, {as_small(c).bytes, Classes::kSlice}, Fill{});
     }
     thread.cache->timed_work.count_miss(thread, c);
     void* p = c < Classes::kFirstLarge ? Refill<Config>::take(thread, c)

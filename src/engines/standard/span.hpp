@@ -145,8 +145,8 @@ class alignas(kCacheLine) Span : public FreeTarget {
   }
   /// Goes on counting: `more` frees from this event on.
   void expect_more_frees(std::uint32_t more) {
-    quota_.store_relaxed(quota_.load_relaxed() + more);
     left_.store_relaxed(more);
+    quota_.store_relaxed(quota_.load_relaxed() + more);
   }
   /// A current span is looked at when its list ends. Frees into it are events only to read the
   /// clock, unless the thread may be about to give the span up: expect_emptying(). Then `quota` is

@@ -70,25 +70,25 @@ class SpanRepair : public SpanPlacement<Pages> {
   /// thread with blocks never carved and blocks that come back. A free span is left to its
   /// claimer, who checks its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& cache, SpanRef span) {
-    const SpanWord word = span->load_word();
-    const bool owned = word.state() == SpanState::kOwned;
-    end_lists(cache, span, word.owner(), owned ? SpanState::kOwned : SpanState::kShared);
+    const bool owned = span->load_word().state() == SpanState::kOwned;
+    end_lists(cache, span, owned ? SpanState::kOwned : SpanState::kShared);
   }
   /// Retires a damaged span in any case, also an owned one; that is in none of its
   /// thread's places any more.
   SPANALLOC_COLD void retire(Lists& cache, SpanRef span) {
-    end_lists(cache, span, span->load_word().owner(), SpanState::kShared);
+    end_lists(cache, span, SpanState::kShared);
   }
-  /// Retires a span that is in no place and on no list: its thread has vanished, and was about to
-  /// take or leave it. Abandoned list `new_owner` owns it. (Others may free into the span at any
-  /// moment: what they free before the word changes stays out. They may borrow what was freed, but
-  /// that happens under the lock of its owner. A fork in between finds the span as it was, and
-  /// begins again.)
+  /// Retires an owned span of a vanished thread, which was about to take or leave it, or whose
+  /// lists the program has damaged. Abandoned list `new_owner` owns it. It keeps its lists, whose
+  /// blocks count as out, so it never becomes empty; and a child that is forked on the way finds
+  /// them as they were, and does all of this again. (Others may free into the span at any moment.
+  /// They may borrow what was freed, but that happens under the lock of its owner.)
   SPANALLOC_COLD void retire_for_vanished(SpanRef span, CacheNumber new_owner) {
-    const CacheNumber owner = span->load_word().owner();
-    const CacheGuard guard(*this, owner);
+    const CacheGuard guard(*this, span->load_word().owner());
     span->forget_list();
-    end_lists(pages_.cache(owner), span, new_owner, SpanState::kShared);
+    span->set_retired(true);
+    span->expect_frees(1);  // before others find the span shared, of which only its owner sets it
+    span->word.hand_over(new_owner);
   }
   /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has
   /// taken it meanwhile. Its blocks count as out from here on, and others of the span with
@@ -98,7 +98,7 @@ class SpanRepair : public SpanPlacement<Pages> {
     for (CacheNumber owner = span->load_word().owner(); owner != kNobody;) {
       const CacheGuard guard(*this, owner);
       const auto [before, after, dropped] =
-          span->word.drop_remotes(owner, newest, pages_.capacity(span->class_id()));
+          span->word.drop_remotes(owner, newest, [&] { return pages_.capacity(span->class_id()); });
       if (!dropped && before.owner() != owner) {
         owner = before.owner();
         continue;
@@ -158,13 +158,14 @@ class SpanRepair : public SpanPlacement<Pages> {
 
   // Ends a damaged span's lists and gives it this state, unless it is free.
   // Not owned, it is retired.
-  SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, CacheNumber owner, SpanState state) {
+  SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, SpanState state) {
     span->free_list().clear();
     span->rest().clear();
     if (state != SpanState::kOwned) {
       if (span->list() != ListId::kNone) unlink(cache, span);
       span->set_retired(true);
     }
+    const CacheNumber owner = span->load_word().owner();
     if (span->word.retire(owner, state, pages_.capacity(span->class_id()))) {
       span->expect_frees(kNeverLooked);
     } else {

@@ -262,12 +262,26 @@ class AtomicSpanWord {
     });
   }
   /// Forgets the remote list, if `owner` has the span and the list begins with `newest`: its
-  /// blocks, and all others, count as out.
-  Change drop_remotes(CacheNumber owner, BlockOffset newest, std::uint32_t capacity) {
-    return change_by([&](SpanWord before, SpanWord& after) {
-      after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);
-      return before.state() != SpanState::kFree && before.owner() == owner &&
-             before.head() == newest;
+  /// blocks, and all others, count as out. `capacity`: asked for after the word was read, because
+  /// the span may live another life meanwhile (acquire: sees the class of that life).
+  template <class Capacity>
+  Change drop_remotes(CacheNumber owner, BlockOffset newest, Capacity&& capacity) {
+    return change_by(
+        [&](SpanWord before, SpanWord& after) {
+          if (before.state() == SpanState::kFree || before.owner() != owner ||
+              before.head() != newest) {
+            return false;
+          }
+          after = before.with_outstanding(capacity()).with_head(BlockOffset::kNone);
+          return true;
+        },
+        bits_.load_acquire());
+  }
+  /// Owned -> shared by `owner`, whatever its lists hold.
+  void hand_over(CacheNumber owner) {
+    change_by([&](SpanWord before, SpanWord& after) {
+      after = before.with_state(SpanState::kShared).with_owner(owner);
+      return true;
     });
   }
   /// Makes `owner` have the span, in this state and without a remote list, with all blocks counted
@@ -284,8 +298,11 @@ class AtomicSpanWord {
   // f(before, after) says what the word becomes; false: it stays as it is.
   template <class F>
   SPANALLOC_INLINE Change change_by(F&& f) {
+    return change_by(f, bits_.load_relaxed());
+  }
+  template <class F>
+  SPANALLOC_INLINE Change change_by(F&& f, std::uint64_t bits) {
     SpanWord after{};
-    std::uint64_t bits = bits_.load_relaxed();
     do {
       if (!f(SpanWord{bits}, after)) return {{bits}, {}, false};
     } while (!bits_.compare_exchange_weak_acq_rel(bits, after.bits));

@@ -167,6 +167,7 @@ class ThreadCache : public ThreadState<Config> {
   }
   FreeList& list_of(ClassId c) { return current[index_of(c)]->free_list(); }
   /// enter() for a miss of malloc: it flushes a batch, so that blocks do not stay there for ever.
+  /// (Before it enters: the flush enters by itself, and blocks on their way count as out.)
   SPANALLOC_INLINE HeapCall<Config> enter_miss() {
     if (cache != nullptr) cache->batches.flush_one(*this);
     return enter();
