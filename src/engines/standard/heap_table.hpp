@@ -57,8 +57,8 @@ class HeapTable {
   Heap* find(HeapNumber number) { return storages_[index_of(number)].heap.load_acquire(); }
   template <class F>
   void for_each(F f) {
-    for (std::uint16_t n = 0; n < end_.load_acquire(); ++n) {
-      Heap* heap = storages_.has(n) ? find(HeapNumber{n}) : nullptr;
+    for (std::uint32_t n = 0; n < end_.load_acquire(); ++n) {
+      Heap* heap = storages_.has(n) ? find(HeapNumber{static_cast<std::uint16_t>(n)}) : nullptr;
       if (heap != nullptr) f(*heap);
     }
   }

@@ -177,9 +177,9 @@ class ThreadCache : public ThreadState<Config> {
   }
   /// The caller's free would have taken the short path if the map had led to the target.
   void miss_map(SpanRef span, FreeTarget& target) {
-    if (SPANALLOC_UNLIKELY(map == &kNoMap && map_misses != Config::kMissesForMap) &&
-        ++map_misses == Config::kMissesForMap) {
-      map = &pages->maps.make(*cache);
+    if (SPANALLOC_UNLIKELY(map == &kNoMap && map_misses != Config::kMissesForMap)) {
+      ++map_misses;
+      if (map_misses == Config::kMissesForMap) map = &pages->maps.make(*cache);
     }
     pages->maps.show(*map, span, target);
   }

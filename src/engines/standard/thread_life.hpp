@@ -35,10 +35,11 @@ struct ThreadLife {
   /// of others' blocks. (Once: if there is no cache record to be had, it does without.)
   SPANALLOC_INLINE static void count_lone_free(auto& thread) {
     if (SPANALLOC_LIKELY(thread.cache != nullptr || thread.exited) ||
-        thread.lone_frees == Config::kFreesForCache ||
-        ++thread.lone_frees != Config::kFreesForCache) {
+        thread.lone_frees == Config::kFreesForCache) {
       return;
     }
+    ++thread.lone_frees;
+    if (thread.lone_frees != Config::kFreesForCache) return;
     const auto inside = thread.enter();
     attach(thread);
     detach_if_exited(thread);

@@ -97,12 +97,21 @@ TEST(SpanWordTest, CollectingSharesEmptiesOrRefuses) {
 
 TEST(SpanWordTest, ARetiredSpanIsNeverEmptyNorDelayed) {
   Cell cell(SpanWord::make(kOwner, SpanState::kShared, 1).with_head(BlockOffset{7}));
-  EXPECT_FALSE(cell.drop_remotes(kOwner, BlockOffset{8}, 5).done);
-  EXPECT_FALSE(cell.drop_remotes(CacheNumber{4}, BlockOffset{7}, 5).done);
+  const auto capacity = [] { return 5U; };
+  EXPECT_FALSE(cell.drop_remotes(kOwner, BlockOffset{8}, capacity).done);
+  EXPECT_FALSE(cell.drop_remotes(CacheNumber{4}, BlockOffset{7}, capacity).done);
   EXPECT_TRUE(cell.retire(CacheNumber{4}, SpanState::kShared, 5));
   EXPECT_EQ(cell.load_relaxed(),
             SpanWord::make(CacheNumber{4}, SpanState::kShared, 5).with_delayed(true));
   EXPECT_EQ(cell.free_batch(BlockOffset{2}, 1, [](BlockOffset) {}).freed, Freed::kDone);
+}
+
+// What is on its lists counts as out, and what others have freed stays freed.
+TEST(SpanWordTest, AnOwnedSpanIsHandedOverAsItIs) {
+  const SpanWord owned = SpanWord::make(kOwner, SpanState::kOwned, 3).with_head(BlockOffset{7});
+  Cell cell(owned);
+  cell.hand_over(CacheNumber{4});
+  EXPECT_EQ(cell.load_relaxed(), owned.with_state(SpanState::kShared).with_owner(CacheNumber{4}));
 }
 
 }  // namespace
