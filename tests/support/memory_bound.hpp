@@ -48,7 +48,7 @@ struct MemoryBound {
     const auto& info = Classes::kTable[c];
     std::size_t most = 1;
     for (std::size_t i = 0; i < info.blocks; ++i) {
-      const std::size_t begin = i * info.block_size;
+      const std::size_t begin = info.offset_of(static_cast<std::uint32_t>(i));
       most = std::max(most, (begin + info.block_size - 1) / kPage - begin / kPage + 1);
     }
     return static_cast<double>(info.block_size) / static_cast<double>(most * kPage);

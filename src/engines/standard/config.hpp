@@ -31,6 +31,8 @@ struct Standard {
   static constexpr unsigned kMinBlocks = 8;
   /// How much of a real span of several blocks may be no block: its tail, and its slices' records.
   static constexpr std::size_t kMostOverheadPercent = 3;
+  /// Spans of several blocks begin with so many bytes unused, by their class: see SizeClass::lead.
+  static constexpr unsigned kColors = 8;
   static constexpr HugePages kHugePages = HugePages::kAsked;
 
   // --- Size classes ------------------------------------------------------------------------------

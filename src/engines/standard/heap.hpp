@@ -204,8 +204,8 @@ class Heap {
     }
     SPANALLOC_ASSERT(offset == 0 || info.blocks <= 1);
     if (info.blocks > 1) pages_.memory_return.count_idle(span, 0);
-    span->begin_life(info, c, address_of(pages_.address(span.number)) + offset, number_, fresh.zero,
-                     word);
+    span->begin_life(info, c, address_of(pages_.address(span.number)) + info.lead + offset, number_,
+                     fresh.zero, word);
   }
   /// begin_life() of an owned span; one whose last life was in the same class keeps its lists.
   OwnedSpan begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner) {
@@ -726,16 +726,16 @@ class Heap {
   [[gnu::noinline]] InUse look_for_use(SpanRef span) {
     const ClassInfo& info = Classes::info(span->class_id());
     if (SPANALLOC_UNLIKELY(span->purged() != 0)) return look_for_use_but_purged(span);
-    return find_without_link(pages_.address(span.number), info.block_size, span->carved(),
-                             info.virtual_span);
+    return find_without_link(pages_.address(span.number) + info.lead, info.block_size,
+                             span->carved(), info.virtual_span);
   }
   // look_for_use() where blocks on purged pages have no link; only a wrong program uses those.
   SPANALLOC_COLD InUse look_for_use_but_purged(SpanRef span) {
     const ClassInfo& info = Classes::info(span->class_id());
     const std::uint64_t purged = span->purged();
     for (std::uint32_t i = 0; i < span->carved(); ++i) {
-      if ((PageMask::of_block(i, info.block_size) & purged) != 0) continue;
-      const char* at = pages_.address(span.number) + std::size_t{i} * info.block_size;
+      if ((PageMask::of_block(i, info) & purged) != 0) continue;
+      const char* at = pages_.address(span.number) + info.offset_of(i);
       const auto* block = reinterpret_cast<const Block*>(at);
       if (SPANALLOC_UNLIKELY(!block->has_link(info.virtual_span))) return at;
     }

@@ -79,7 +79,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   }
   std::uint32_t purged_blocks(SpanRef span) const {
     const ClassInfo& info = Classes::info(span->class_id());
-    return count_purged(span->purged(), info.block_size, span->carved());
+    return count_purged(span->purged(), info, span->carved());
   }
   PartialPurge partial_purge_of(SpanRef span) {
     return PartialPurge(*span.record, address(span.number), Classes::info(span->class_id()));

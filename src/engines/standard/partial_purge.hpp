@@ -46,7 +46,7 @@ class PartialPurge {
     // Damaged lists are left alone: the owner will report them.
     if (!count_list(first) || !count_list(span_.rest().first()) || !count_list(remotes))
       return cost_;
-    for_each_purged(old, info_.block_size, carved_, [&](std::uint32_t i) { count_block(i); });
+    for_each_purged(old, info_, carved_, [&](std::uint32_t i) { count_block(i); });
     const Pages pages = pages_to_give(old, page_size);
     if (pages.fresh != 0) {
       span_.set_purged(old | pages.fresh);
@@ -95,7 +95,7 @@ class PartialPurge {
   /// In a fork's child, where a vanished owner was about to take back purged
   /// blocks, not on a list yet.
   SPANALLOC_COLD void clear_links_of_purged() {
-    for_each_purged(purged(), info_.block_size, carved_, [&](std::uint32_t i) {
+    for_each_purged(purged(), info_, carved_, [&](std::uint32_t i) {
       unpoison(block_at(i), sizeof(Block));
       if (has_link(block_at(i))) block_at(i)->clear_link();
     });
@@ -121,18 +121,18 @@ class PartialPurge {
 
   std::uint64_t purged() const { return span_.purged(); }
   std::uint32_t index_of_block(const Block* block) const {
-    return static_cast<std::uint32_t>(address_of(block) - address_of(base_)) / info_.block_size;
+    return info_.index_at(static_cast<std::uint32_t>(address_of(block) - address_of(base_)));
   }
   Block* block_at(std::uint32_t i) const {
-    return reinterpret_cast<Block*>(base_ + std::size_t{i} * info_.block_size);
+    return reinterpret_cast<Block*>(base_ + info_.offset_of(i));
   }
   bool is_purged(const Block* block) const {
-    return (PageMask::of_block(index_of_block(block), info_.block_size) & purged()) != 0;
+    return (PageMask::of_block(index_of_block(block), info_) & purged()) != 0;
   }
   bool has_link(const Block* block) const { return block->has_link(info_.virtual_span); }
 
   void count_block(std::uint32_t i) {
-    std::uint32_t at = i * info_.block_size;
+    std::uint32_t at = info_.offset_of(i);
     const std::uint32_t end = at + info_.block_size;
     while (at < end) {
       const std::uint32_t page = at >> PageMask::kBits;
@@ -153,7 +153,7 @@ class PartialPurge {
 
   Pages pages_to_give(std::uint64_t old, std::size_t page_size) const {
     Pages pages;
-    const std::uint32_t end_of_carved = carved_ * info_.block_size;
+    const std::uint32_t end_of_carved = carved_ == 0 ? 0 : info_.offset_of(carved_);
     const bool all_carved = carved_ == info_.blocks;
     for (std::uint32_t page = 0; page << PageMask::kBits < info_.real_span; ++page) {
       const std::uint32_t begin = page << PageMask::kBits;
@@ -165,7 +165,8 @@ class PartialPurge {
         continue;
       }
       const bool is_whole = behind <= end_of_carved;
-      const std::uint32_t blocks = (is_whole ? behind : end_of_carved) - begin;
+      const std::uint32_t first = begin == 0 ? info_.lead : begin;  // byte of a block
+      const std::uint32_t blocks = (is_whole ? behind : end_of_carved) - first;
       if ((is_whole || all_carved) && free_bytes_[page] == blocks) pages.fresh |= bit;
     }
     if (page_size > PageMask::kBytes) {
@@ -228,8 +229,8 @@ class PartialPurge {
   }
   // Of the blocks that touch `pages`, clears the links that do not go with a page of `gone`.
   void clear_links(std::uint64_t pages, std::uint64_t gone) {
-    for_each_purged(pages, info_.block_size, carved_, [&](std::uint32_t i) {
-      const std::uint64_t first = std::uint64_t{1} << (i * info_.block_size >> PageMask::kBits);
+    for_each_purged(pages, info_, carved_, [&](std::uint32_t i) {
+      const std::uint64_t first = std::uint64_t{1} << (info_.offset_of(i) >> PageMask::kBits);
       if ((first & gone) == 0) block_at(i)->clear_link();
     });
   }

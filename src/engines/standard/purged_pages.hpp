@@ -29,8 +29,8 @@ struct PageMask {
     return (~std::uint64_t{0} >> (63 - (last - first))) << first;
   }
   /// The pages that block `i` touches.
-  static constexpr std::uint64_t of_block(std::uint32_t i, std::uint32_t size) {
-    return range(i * size >> kBits, (i * size + size - 1) >> kBits);
+  static constexpr std::uint64_t of_block(std::uint32_t i, const SizeClass& span) {
+    return range(span.offset_of(i) >> kBits, (span.offset_of(i + 1) - 1) >> kBits);
   }
   /// Calls f(first, last) for each run of pages.
   template <class F>
@@ -48,17 +48,18 @@ static_assert(PageMask::range(0, 63) == ~std::uint64_t{0} && PageMask::range(3, 
 
 /// Calls f(i) for each purged block, in address order.
 template <class F>
-inline void for_each_purged(std::uint64_t mask, std::uint32_t size, std::uint32_t carved, F&& f) {
+inline void for_each_purged(std::uint64_t mask, const SizeClass& span, std::uint32_t carved,
+                            F&& f) {
   std::uint32_t next = 0;  // a block may touch two runs
   PageMask::for_each_run(mask, [&](std::uint32_t first, std::uint32_t last) {
-    const std::uint32_t begin = (first << PageMask::kBits) / size;
-    const std::uint32_t end = (((last + 1) << PageMask::kBits) - 1) / size + 1;
+    const std::uint32_t begin = first == 0 ? 0 : span.index_at(first << PageMask::kBits);
+    const std::uint32_t end = span.index_at(((last + 1) << PageMask::kBits) - 1) + 1;
     for (next = begin > next ? begin : next; next < end && next < carved; ++next) f(next);
   });
 }
-inline std::uint32_t count_purged(std::uint64_t mask, std::uint32_t size, std::uint32_t carved) {
+inline std::uint32_t count_purged(std::uint64_t mask, const SizeClass& span, std::uint32_t carved) {
   std::uint32_t count = 0;
-  for_each_purged(mask, size, carved, [&](std::uint32_t) { ++count; });
+  for_each_purged(mask, span, carved, [&](std::uint32_t) { ++count; });
   return count;
 }
 

@@ -12,10 +12,11 @@
 // A virtual span of several blocks is 2^order slices of 64 KiB, naturally aligned, so that a
 // block's address leads to the span's first slice. In a span of one block the block itself
 // begins in the first slice. A real span of several blocks begins where its virtual span does,
-// and its first block there, with nothing before it: a block of size d at index i lies at start
-// + i * d, so it is aligned to every power of two that divides d (up to the virtual span's
-// size). Where the block of a span of one block begins, large_block_place.hpp says. Metadata is
-// in a table of its own (span.hpp).
+// and its first block on one of its first cache lines, by the class (Bonwick 1994 calls this
+// coloring): the first blocks of all spans would else lie in the same set of every cache. A
+// block of size d at index i lies at start + lead + i * d, and every power of two that divides d
+// divides the lead, so the block is aligned to it. Where the block of a span of one block begins,
+// large_block_place.hpp says. Metadata is in a table of its own (span.hpp).
 #pragma once
 
 #include <array>
@@ -33,14 +34,22 @@ inline constexpr std::size_t kSmallPage = 4 * kKiB;          // real spans end o
 inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span; counted as overhead
 
 /// Blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which lies
-/// at the start of a virtual span of `virtual_span` bytes (the address space it owns). Equation:
-/// blocks * block_size + tail = real_span, tail < kSmallPage.
+/// at the start of a virtual span of `virtual_span` bytes (the address space it owns). The first
+/// block begins `lead` bytes behind the span. Equation:
+/// lead + blocks * block_size + tail = real_span, tail < kSmallPage.
 struct SizeClass {
   std::uint32_t block_size = 0;
   std::uint32_t real_span = 0;
   std::uint32_t virtual_span = 0;
   std::uint32_t blocks = 0;
+  std::uint32_t lead = 0;
 
+  /// From the beginning of the span to block `i`
+  constexpr std::uint32_t offset_of(std::uint32_t i) const { return lead + i * block_size; }
+  /// Of the block that has this byte, which is not in the lead
+  constexpr std::uint32_t index_at(std::uint32_t offset) const {
+    return (offset - lead) / block_size;
+  }
   constexpr std::size_t payload() const { return std::size_t{block_size} * blocks; }
   constexpr std::size_t overhead() const { return real_span - payload(); }
 };
@@ -112,6 +121,15 @@ struct SizeClassRules : Config {
     return (span.overhead() + records) * 100 <= span.real_span * kMostOverheadPercent;
   }
 
+  /// Where the first block of a class's span begins, if `slack` bytes of the span may go unused:
+  /// one of kColors cache lines.
+  static constexpr std::uint32_t lead_of(ClassId c, std::size_t slack) {
+    const std::size_t size = block_size(c);
+    const std::size_t alignment = size & (0 - size);
+    const std::size_t line = index_of(c) % Config::kColors * kCacheLine;
+    return static_cast<std::uint32_t>(align_down(min_of(line, slack), alignment));
+  }
+
   /// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as
   /// the bounds on overhead and on the number of blocks allow. One block: whole slices.
   static constexpr SizeClass span_of(ClassId c) {
@@ -123,9 +141,12 @@ struct SizeClassRules : Config {
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       const auto whole = static_cast<std::uint32_t>(kSlice << order);
       const std::uint32_t least = order == kMaxOrder ? kMinBlocks : kWantedBlocks;
-      for (std::uint32_t blocks = whole / size; blocks >= least; --blocks) {
-        const auto real = static_cast<std::uint32_t>(align_up(size * blocks, kSmallPage));
-        const SizeClass span{size, real, whole, blocks};
+      // Small blocks make room for it, larger ones have it where a span's end is unused anyway.
+      const std::uint32_t room = whole - (size <= kMaxLinear ? lead_of(c, whole) : 0);
+      for (std::uint32_t blocks = room / size; blocks >= least; --blocks) {
+        const std::uint32_t lead = lead_of(c, whole - size * blocks);
+        const auto real = static_cast<std::uint32_t>(align_up(lead + size * blocks, kSmallPage));
+        const SizeClass span{size, real, whole, blocks, lead};
         if (has_little_overhead(span)) return span;
       }
     }
@@ -211,8 +232,11 @@ struct SizeClasses : SizeClassRules<Config> {
         // bytes.
         (smallest <= 128 || (k.block_size - smallest) * kSteps <= smallest) &&
         // The real span ends with the page in which the last block ends.
-        k.real_span == align_up(k.payload(), kSmallPage) && k.real_span <= k.virtual_span &&
-        k.virtual_span == kSlice * k.slices && k.pool_row < kPoolRows && k.pool_most != 0 &&
+        k.real_span == align_up(k.offset_of(k.blocks), kSmallPage) &&
+        k.real_span <= k.virtual_span && k.virtual_span == kSlice * k.slices &&
+        k.pool_row < kPoolRows && k.pool_most != 0 &&
+        // The lead divides by what a block is aligned to.
+        k.lead % (k.block_size & (0 - k.block_size)) == 0 &&
         // Counts of blocks are 16-bit fields of the span word, block offsets 20-bit.
         k.blocks < 0xffff && (ClassId{c} < kFirstLarge) == (k.blocks > 1);
     // A span of one block has less than a slice that is not its block.

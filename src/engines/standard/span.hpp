@@ -62,7 +62,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   std::uint64_t purged() const { return purged_.load_relaxed(); }  ///< see purged_pages.hpp
   /// How many blocks are free and on no list: never carved, or purged.
   std::uint32_t count_unlisted(const SizeClass& info) const {
-    return info.blocks - carved() + count_purged(purged(), info.block_size, carved());
+    return info.blocks - carved() + count_purged(purged(), info, carved());
   }
   /// What was never carved reads as zero.
   bool is_zero() const { return zero_; }

@@ -139,7 +139,7 @@ struct SpanBlocks {
   static Block* carve(auto& thread, SpanRef span, const ClassInfo& info) {
     const std::uint32_t carved = span->carved();
     SPANALLOC_ASSERT(carved < info.blocks && thread.is_owned_here(span->load_word()));
-    const std::size_t offset = std::size_t{carved} * info.block_size;
+    const std::size_t offset = info.offset_of(carved);
     const std::size_t page_end = align_down(offset, kSmallPage) + kSmallPage;
     auto count =
         static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
@@ -169,10 +169,10 @@ struct SpanBlocks {
     do {
       const std::uint64_t page = purged & -purged;
       purged &= ~page;
-      for_each_purged(page, info.block_size, span->carved(), [&](std::uint32_t i) {
-        if ((PageMask::of_block(i, info.block_size) & purged) != 0) return;
-        auto* block = reinterpret_cast<Block*>(thread.pages->address(span.number) +
-                                               std::size_t{i} * info.block_size);
+      for_each_purged(page, info, span->carved(), [&](std::uint32_t i) {
+        if ((PageMask::of_block(i, info) & purged) != 0) return;
+        auto* block =
+            reinterpret_cast<Block*>(thread.pages->address(span.number) + info.offset_of(i));
         unpoison(block, sizeof(Block));
         // It has no link, unless it was freed a second time.
         if (SPANALLOC_UNLIKELY(block->has_link(info.virtual_span))) {

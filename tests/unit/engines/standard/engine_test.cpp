@@ -630,12 +630,13 @@ TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
 TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
   for (std::size_t size : std::initializer_list<std::size_t>{48, 400, 2000, 5000, 7000}) {
     const standard::ClassInfo& k = Classes::info(Classes::of(size));
-    if (k.payload() == k.virtual_span) continue;
+    if (k.offset_of(k.blocks) == k.virtual_span) continue;
     auto* p = static_cast<char*>(E::allocate(size));
     char* start = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) &
                                           ~(std::uintptr_t{k.virtual_span} - 1));
-    EXPECT_DEATH(E::deallocate(start + k.payload()), "not the start of a live block") << size;
-    EXPECT_DEATH(test::on_another_thread([&] { E::deallocate(start + k.payload()); }),
+    EXPECT_DEATH(E::deallocate(start + k.offset_of(k.blocks)), "not the start of a live block")
+        << size;
+    EXPECT_DEATH(test::on_another_thread([&] { E::deallocate(start + k.offset_of(k.blocks)); }),
                  "not the start of a live block")
         << size;
     E::deallocate(p);

@@ -1,9 +1,11 @@
 // The class table of `standard`, checked by brute force against its promises.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 
@@ -65,9 +67,12 @@ TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
       }
       if (c == 0) continue;  // served outside spans
       EXPECT_GE(Classes::kTable[c].block_size, n);
-      // Spans start at multiples of a slice, blocks in them at multiples of their size.
+      // Spans start at multiples of a slice, blocks in them at multiples of their size from the
+      // first on.
       EXPECT_LE(alignment, kSlice);
-      EXPECT_TRUE(Classes::kTable[c].block_size % alignment == 0 || Classes::kTable[c].blocks == 1);
+      EXPECT_TRUE((Classes::kTable[c].block_size % alignment == 0 &&
+                   Classes::kTable[c].lead % alignment == 0) ||
+                  Classes::kTable[c].blocks == 1);
     }
   }
 }
@@ -87,6 +92,20 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
       }
     }
   }
+}
+
+// One live block of each: they do not meet in few sets of a cache.
+TEST(StandardClasses, FirstBlocksLieOnManyLines) {
+  std::map<std::uint32_t, unsigned> classes_of_line;
+  unsigned most = 0;
+  for (unsigned c = 1; c < 42; ++c) {
+    const ClassInfo& k = Classes::kTable[c];
+    EXPECT_EQ(k.lead % kCacheLine, 0u);
+    EXPECT_LE(k.offset_of(k.blocks), k.real_span);
+    most = std::max(most, ++classes_of_line[k.lead / kCacheLine]);
+  }
+  EXPECT_EQ(classes_of_line.size(), Standard::kColors);
+  EXPECT_LE(most, 8u);  // as many as a set of the smallest first cache holds
 }
 
 TEST(StandardClasses, MultiplicationTellsBlockStarts) {
@@ -123,23 +142,21 @@ std::string table_of_classes() {
          "class "
       << index_of(Classes::kFirstLarge)
       << " on a span has one block, which may begin further\non: `large_block_place.hpp`.)\n\n"
-         "*Unused*: the largest part of a block that a request of its class leaves unused. *Tail*: "
-         "what of a "
-         "real span\nis no block. Requests above "
+         "*Unused*: the largest part of a block that a request of its class leaves unused. "
+         "*First*: where in a span the\nfirst block begins. *Tail*: what of a real span is no "
+         "block.\n\nRequests above "
       << kMaxBlock / kKiB
       << " KiB have a span of their own, of as many slices as they need.\n\n"
-         "| class | requests (bytes) | block | unused | blocks a span | real span (KiB) | tail | "
-         "virtual "
-         "span "
-         "(KiB) |\n"
-         "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+         "| class | requests (bytes) | block | unused | blocks a span | first | real span (KiB) | "
+         "tail | virtual span (KiB) |\n"
+         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (unsigned c = 1; c < kClasses; ++c) {
     const ClassInfo& k = Classes::kTable[c];
     const std::size_t smallest = Classes::kTable[c - 1].block_size + std::size_t{1};
     out << "| " << c << " | " << smallest << " to " << k.block_size << " | " << k.block_size
         << " | " << percent(k.block_size - smallest, k.block_size) << " | " << k.blocks << " | "
-        << k.real_span / kKiB << " | " << percent(k.overhead(), k.real_span) << " | "
-        << k.virtual_span / kKiB << " |\n";
+        << k.lead << " | " << k.real_span / kKiB << " | " << percent(k.overhead(), k.real_span)
+        << " | " << k.virtual_span / kKiB << " |\n";
   }
   return out.str();
 }
