@@ -481,6 +481,11 @@ std::string tables() {
        << mib(MemoryBound::kUsedUp) << "; cached large spans " << mib(MemoryBound::kCached)
        << "; cache record, map and its own words less than "
        << align_up(MemoryBound::kState, 16 * kKiB) / kKiB << " KiB |\n"
+       << "| b, one that replaces blocks above 1,152 bytes at random | "
+       << mib(MemoryBound::kThreadWithMagazines)
+       << " | besides: " << mib(MemoryBound::magazine_bytes_at_rest())
+       << " | besides: magazines, 16 blocks of a class, " << mib(MemoryBound::magazine_bytes())
+       << " of spans that they pin |\n"
        << "| b, one that frees blocks of others | " << mib(MemoryBound::kThreadWithRemotes)
        << " | the same, less the cached large spans | besides: batches "
        << mib(MemoryBound::batch_bytes()) << "; loans, an owned span of another thread each, "

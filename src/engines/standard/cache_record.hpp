@@ -4,6 +4,7 @@
 
 #include "engines/standard/cached_large_spans.hpp"
 #include "engines/standard/loans.hpp"
+#include "engines/standard/magazines.hpp"
 #include "engines/standard/owned_spans.hpp"
 #include "engines/standard/remote_batches.hpp"
 #include "engines/standard/span_lists.hpp"
@@ -39,12 +40,14 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   std::uint32_t searches = 0;     ///< owner: counts searches for a span
   RemoteBatches<Config> batches;  ///< owner
   Loans<Config> loans;            ///< owner
+  Magazines<Config> magazines;    ///< owner
 
   /// The thread has ended, or vanished: what it had has been seen to.
   void forget_thread() {
     owned.forget();
     batches.forget();
     loans.forget();
+    magazines.forget();
   }
 };
 

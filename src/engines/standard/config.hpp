@@ -48,6 +48,13 @@ struct Standard {
   /// A thread keeps owning spans that it has used up, up to so many bytes,
   /// beside its current spans.
   static constexpr std::size_t kUsedUpBytes = 512 * kKiB;
+  /// A class has a magazine after so many refills in a row with spans that are nearly full. It
+  /// holds up to so many blocks,
+  static constexpr std::uint8_t kRefillsToKeep = 8;
+  static constexpr unsigned kMagazineBlocks = 16;
+  /// so many bytes, and all threads' magazines together so many, an equal part for each.
+  static constexpr std::size_t kMagazineBytes = 128 * kKiB;
+  static constexpr std::size_t kAllMagazinesBytes = 32 * kMiB;
   /// How many bytes of cached large spans a thread keeps.
   static constexpr std::size_t kCachedLargeBytes = 1 * kMiB;
   /// A shared span becomes partial when so many thousandths of its blocks are free: 1/8. The

@@ -245,13 +245,24 @@ class ForkRecovery {
       // First: after a fork from here the child must not find them twice.
       loan.free_list().clear();
       if (length.blocks == 0 || !length.whole) return;
-      const BlockOffset first =
-          as_block_offset(address_of(list) - address_of(pages.address(span.number)));
-      const auto link = [&](BlockOffset head) { length.last->link_to(pages.first_of(span, head)); };
-      if (heap.protocol().free_remote(span, first, length.blocks, link) == Freed::kEmptied) {
-        heap.put_in_pool(span, 0);
-      }
+      free_to_span(pages, heap, span, list, length.last, length.blocks);
     });
+  }
+  // Of a vanished thread. (Blocks that the program has written to since their free stay out.)
+  SPANALLOC_COLD static void return_kept(Pages& pages, Heap& heap, CacheRecord& cache) {
+    cache.magazines.take_each_of_vanished([&](Block* block) {
+      const SpanRef span = pages.span_of(pages.any_slice_at(address_of(block)));
+      free_to_span(pages, heap, span, block, block, 1);
+    });
+  }
+  // Blocks that are on no list, linked from the newest to the oldest.
+  SPANALLOC_COLD static void free_to_span(Pages& pages, Heap& heap, SpanRef span, Block* newest,
+                                          Block* oldest, std::uint32_t count) {
+    const BlockOffset first =
+        as_block_offset(address_of(newest) - address_of(pages.address(span.number)));
+    const auto link = [&](BlockOffset head) { oldest->link_to(pages.first_of(span, head)); };
+    if (heap.protocol().free_remote(span, first, count, link) == Freed::kEmptied)
+      heap.put_in_pool(span, 0);
   }
 
   // Does to what other threads may reach only what the thread would do at its end. If a fork
@@ -267,6 +278,7 @@ class ForkRecovery {
     };
     cache.owned.for_each_place(share);
     return_loans(pages, heap, cache);
+    return_kept(pages, heap, cache);
     cache.forget_thread();
     heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();

@@ -41,7 +41,8 @@ struct FreeMiss {
     const ClassId c = span->shown_class();
     const bool is_large = c >= Classes::kFirstLarge && c < Classes::kHuge;
     if (!is_large || !span->begins_at(a) || pages.arena.is_at_limit() || !thread.heap->has(span)) {
-      return deallocate_others(p, thread, span);
+      return cache->magazines.are_open() ? keep_own(p, thread, span)
+                                         : deallocate_others(p, thread, span);
     }
     if constexpr (kPoisons) {
       if (span->load_word() == kLargeInUse) {
@@ -87,6 +88,9 @@ struct FreeMiss {
         return;
     }
   }
+
+  /// Frees a block that a magazine has had.
+  static void free_kept(void* p, auto& thread) { deallocate_by_record(p, thread); }
 
   /// What only the program may have used of a block that is freed.
   static void poison_freed(Block* block, auto& pages) {
@@ -142,6 +146,27 @@ struct FreeMiss {
     free_to_span(thread, span, block, block, 1);
   }
 
+  // Puts a block of an own span into its class's magazine, if that is open and has room.
+  [[gnu::noinline]] static void keep_own(void* p, auto& thread, SpanRef slice) {
+    const SpanRef span = thread.pages->span_of(slice);
+    if (thread.is_mine(span->load_word())) {
+      const ClassId c = span->class_id();
+      auto& magazines = thread.cache->magazines;
+      auto* const block = static_cast<Block*>(p);
+      if (SPANALLOC_LIKELY(c >= magazines.kFirst && magazines.has_room(c) &&
+                           span->is_block(address_of(p)) && !block->has_link(kMostSpan))) {
+        poison_freed(block, *thread.pages);
+        return magazines.keep(c, block);
+      }
+    }
+    deallocate_unkept(p, thread);
+  }
+  [[gnu::noinline]] static void deallocate_unkept(void* p, auto& thread) {
+    const std::size_t number = thread.pages->slice_of(address_of(p));
+    deallocate_others(p, thread,
+                      thread.pages->span(SpanNumber{static_cast<std::uint32_t>(number)}));
+  }
+
   // The checks of a block that goes to a span which this thread does not own. True: it is to be
   // looked for on the lists. (The only block of a span has no link, and its page may never have
   // been touched.)
@@ -170,7 +195,7 @@ struct FreeMiss {
     Block* list = span->free_list().first();
     if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
       return deallocate_suspect(p, thread, span);
-    thread.miss_map(span, *span.record);
+    if (!thread.cache->magazines.is_open(span->class_id())) thread.miss_map(span, *span.record);
     poison_freed(block, *thread.pages);
     if (SPANALLOC_UNLIKELY(
             FreeTarget::push(span.record, block, address_of(list) ^ address_of(block)))) {

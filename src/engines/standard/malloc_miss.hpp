@@ -43,6 +43,16 @@ struct MallocMiss {
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
 
+  /// Of a class that may have a magazine: the block that it holds.
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_kept(std::size_t n, auto& thread) {
+    if (SPANALLOC_LIKELY(thread.cache != nullptr)) {
+      const ClassId c = ClassLookup<Config>::small[n];
+      if (Block* const block = thread.cache->magazines.take(c); block != nullptr) return block;
+    }
+    return allocate_missed<Policy>(n, thread);
+  }
+
   /// A block with a span of its own: the cached large span that the thread has freed last, if its
   /// class fits.
   template <class Policy>
@@ -81,12 +91,13 @@ struct MallocMiss {
       p = thread.allocate(n);
     } else {
       // Such a block is carved alone: into an empty list refill() brings just that one.
-      if (thread.list_of(c).is_empty()) {
+      if (thread.list_of(c).is_empty()) p = thread.cache->magazines.take(c);
+      if (p == nullptr && thread.list_of(c).is_empty()) {
         const auto inside = thread.enter_miss();
         refilled = Refill<Config>::refill(thread, c);
         if (refilled == Refilled::kNothing) return nullptr;
       }
-      p = Refill<Config>::take(thread, c);
+      if (p == nullptr) p = Refill<Config>::take(thread, c);
     }
     if (p != nullptr) fill.write(p, refilled == Refilled::kZeroBlocks);
     return p;

@@ -71,7 +71,8 @@ struct Misuse {
     if (word.head() != BlockOffset::kNone && has(thread.pages->block_at_offset(span, word.head())))
       return true;
     if (thread.cache != nullptr &&
-        (has(thread.cache->batches.newest(span)) || thread.cache->loans.has(span, block))) {
+        (has(thread.cache->batches.newest(span)) || thread.cache->loans.has(span, block) ||
+         thread.cache->magazines.has(span, block))) {
       return true;
     }
     // Acquire: pairs with FreeTarget::push().

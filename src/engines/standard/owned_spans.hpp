@@ -218,6 +218,7 @@ class OwnedSpans {
   // The class has no current span until the next make_current().
   void leave_current(auto& thread, ClassId c) {
     SPANALLOC_ASSERT(current(c) != SpanNumber::kNone);
+    if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
     thread.current[index_of(c)] = &kNoTarget;
     // Release: a fork's child that finds no span here finds it used up, or shared.
     current_[index_of(c)].store_release(SpanNumber::kNone);
@@ -230,13 +231,24 @@ class OwnedSpans {
   bool take_used_up(auto& thread, ClassId c, unsigned place) {
     const SpanRef span = thread.pages->span(used_up_.span(place));
     SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && !span->free_list().is_empty());
+    auto& magazines = thread.cache->magazines;
+    magazines.note_refill(thread, c, span->uncollected() * 2 <= Classes::info(c).blocks);
     if (const SpanRef empty = thread.current_span(c)) join_used_up(c, empty);
+    if (SPANALLOC_UNLIKELY(magazines.are_open())) show_alone(thread, c, span);
     set_current(thread, c, span);
     span->forget_watch();
     span->expect_first_clock();
     used_up_.leave(place);
     thread.cache->timed_work.count_event(thread, c);
     return true;
+  }
+  // If the class has a magazine, frees are to find it: of the class's spans the map shows the
+  // current one alone, `next` from now on.
+  [[gnu::noinline]] static void show_alone(auto& thread, ClassId c, SpanRef next) {
+    if (!thread.cache->magazines.is_open(c)) return;
+    auto& maps = thread.pages->maps;
+    if (const SpanRef span = thread.current_span(c)) maps.hide(*thread.map, span, *span.record);
+    if (next) maps.show(*thread.map, next, *next.record);
   }
   // From here on the owner's frees into the span are counted: the one that makes it ready is an
   // event.

@@ -60,6 +60,7 @@ struct Refill {
         const OwnedSpan found = find_span(thread, c);
         if (!found && !thread.list_of(c).is_empty()) continue;  // blocks were borrowed
         if (!found) return owned.take_any(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
+        thread.cache->magazines.note_refill(thread, c, found.is_nearly_full);
         owned.make_current(thread, c, found.span);  // first: add_remotes() may report damage
         Blocks::add_remotes(thread, found.span, found.remotes);
         continue;
@@ -88,6 +89,7 @@ struct Refill {
     if (thread.cache == nullptr) return false;
     bool any = collect_uncounted(thread, UINT32_MAX, UINT32_MAX);
     any = thread.cache->loans.return_all(thread) || any;
+    any = thread.cache->magazines.give_all_back(thread) || any;
     return thread.cache->owned.share_empty(thread) || any;
   }
 

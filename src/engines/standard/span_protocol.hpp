@@ -45,6 +45,7 @@ namespace spanalloc::standard {
 struct OwnedSpan {
   SpanRef span;
   BlockOffset remotes = BlockOffset::kNone;
+  bool is_nearly_full = false;  ///< more than half of its blocks were out
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
@@ -382,10 +383,12 @@ class SpanProtocol : public SpanRepair<Pages> {
     if (!taken) return {};  // its claimer waits for this lock to unlink it (I2)
     SPANALLOC_ASSERT(before.state() == SpanState::kShared && span->class_id() == c);  // I1
     SPANALLOC_ASSERT(is_empty_only_if_delayed(*span.record, before));                 // I4
+    const std::uint32_t out = before.outstanding() - span->uncollected();
+    const bool is_nearly_full = !span->is_uncounted() && out * 2 > pages_.capacity(c);
     unlink(cache, span);
     span->expect_first_clock();
     forget_uncounted(cache, span);
-    return {span, pages_.cut_lists(span, before.head())};
+    return {span, pages_.cut_lists(span, before.head()), is_nearly_full};
   }
 
   // I4, checked under the cache's lock, for a span on another list than the delayed list. (A

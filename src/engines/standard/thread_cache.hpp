@@ -80,7 +80,11 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall))
       return MallocMiss::template allocate_large<Policy>(n, self);
     const ClassId c = Lookup::small[n];
-    return self.template pop<Policy>(c, Lookup::no_link_bits[index_of(c)], n);
+    Block* block = self.list_of(c).pop_if_not_last(Lookup::no_link_bits[index_of(c)]);
+    if (SPANALLOC_UNLIKELY(block == nullptr))
+      return MallocMiss::template allocate_kept<Policy>(n, self);
+    unpoison(block, Classes::info(c).block_size);
+    return block;
   }
 
   SPANALLOC_INLINE void deallocate(void* p) {
@@ -175,6 +179,7 @@ class ThreadCache : public ThreadState<Config> {
   void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count) {
     FreeMiss::free_to_span(*this, span, newest, oldest, count);
   }
+  void free_kept(void* p) { FreeMiss::free_kept(p, *this); }
   /// The caller's free would have taken the short path if the map had led to the target.
   void miss_map(SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(map == &kNoMap && map_misses != Config::kMissesForMap)) {

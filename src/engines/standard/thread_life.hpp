@@ -22,7 +22,8 @@ struct ThreadLife {
   /// Begins with a cache record that was taken already. False: the thread's end cannot be watched.
   static bool begin_with(auto& thread, CacheRecord<Config>* fresh) {
     SPANALLOC_ASSERT(thread.cache == nullptr && fresh->batches.are_empty() &&
-                     fresh->loans.are_none() && thread.pages->is_mine(fresh->number));
+                     fresh->loans.are_none() && !fresh->magazines.are_open() &&
+                     thread.pages->is_mine(fresh->number));
     thread.owned_identity = SpanWord::identity_of(fresh->number, SpanState::kOwned);
     thread.map = &thread.pages->maps.of(*fresh);
     thread.map_misses = 0;
@@ -70,6 +71,7 @@ struct ThreadLife {
     inside_without_cache.store_relaxed(thread.pages);
     cache.batches.flush_all(thread);
     if (SPANALLOC_UNLIKELY(!cache.loans.are_none())) cache.loans.end_all(thread);
+    if (SPANALLOC_UNLIKELY(cache.magazines.are_open())) cache.magazines.end(thread);
     cache.owned.share_without_blocks(thread);
     if (!cache.large_spans.is_empty()) {
       heap.pool_large_spans_of(cache, thread.shard());
@@ -108,6 +110,7 @@ struct ThreadLife {
       auto& cache = *thread.cache;
       cache.batches.flush_all(thread);
       cache.loans.return_all(thread);
+      cache.magazines.give_all_back(thread);
       heap.put_in_pool(heap.protocol().collect_delayed(cache.number), thread.shard());
       // Shared, the thread's spans serve it as well, and their free pages can be purged.
       cache.owned.share_all(thread);

@@ -29,6 +29,7 @@ class TimedWork {
     if (has_more) events_ |= kEvents - 1;  // this thread goes on with its next event
     thread.collect_uncounted_if_due();
     thread.cache->owned.share_unused(thread, now, busy);
+    thread.cache->magazines.give_back_unused(thread);
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;
     last_ms_ = now;
     return has_more || seldom;

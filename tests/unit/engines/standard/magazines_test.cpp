@@ -1,0 +1,273 @@
+// When a class has a magazine, which blocks it holds, and that it loses none.
+#include "engines/standard/magazines.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <latch>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "engines/standard/test_support.hpp"
+#include "heap_walk.hpp"
+#include "random.hpp"
+#include "threads.hpp"
+
+namespace spanalloc::large {
+namespace {
+
+using standard::ClassId;
+
+auto& magazines() {
+  return E::thread_cache.cache->magazines;
+}
+standard::SpanRef span_of(const void* p) {
+  return E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+}
+bool is_current(const void* p, std::size_t size) {
+  return E::thread_cache.current_span(Classes::of(size)) == span_of(p);
+}
+
+// Live blocks of one size, or of sizes up to `size`, of which one after the other is replaced.
+struct Replaced {
+  std::size_t size;
+  std::size_t least = size;
+  test::Random random{7};
+  std::vector<void*> blocks = std::vector<void*>(300);
+
+  std::size_t draw() { return least + random.next() % (size - least + 1); }
+  void fill() {
+    blocks.reserve(4 * blocks.size());  // tests hold references, and add blocks
+    for (void*& p : blocks) p = E::allocate(draw());
+  }
+  void replace(unsigned times) {
+    for (unsigned i = 0; i < times; ++i) {
+      void*& p = blocks[random.next() % blocks.size()];
+      E::deallocate(p);
+      p = E::allocate(draw());
+      ASSERT_NE(p, nullptr);
+      std::memset(p, 0x5a, sizeof(void*));
+    }
+  }
+  // A block that is in no current span.
+  void*& outside() {
+    for (void*& p : blocks) {
+      if (!is_current(p, size)) return p;
+    }
+    return blocks.front();
+  }
+};
+
+// So that the next block is one of the magazine.
+void use_current_up(Replaced& it, ClassId c) {
+  while (!E::thread_cache.list_of(c).is_empty()) it.blocks.push_back(E::allocate(it.size));
+}
+
+class StandardMagazines : public testing::Test {
+ protected:
+  void SetUp() override { expect_nothing_out(); }
+  void TearDown() override {
+    E::trim();
+    expect_nothing_out();
+  }
+};
+
+// On a thread of its own, which begins without any.
+template <class F>
+void replacing(std::size_t size, F&& f) {
+  test::on_another_thread([&] {
+    Replaced it{size};
+    it.fill();
+    it.replace(4000);
+    f(it);
+    free_all(it.blocks);
+  });
+}
+
+TEST_F(StandardMagazines, WhoReplacesBlocksAtRandomHasThem) {
+  for (const std::size_t size : {1200, 2000, 4096, 7000, 16384, 32768}) {
+    replacing(size, [&](Replaced& it) {
+      const ClassId c = Classes::of(size);
+      ASSERT_TRUE(magazines().is_open(c)) << size;
+      // A block of a full span comes at once again, whatever span it is of.
+      for (int i = 0; i < 20; ++i) {
+        use_current_up(it, c);
+        void*& p = it.outside();
+        void* const old = p;
+        ASSERT_TRUE(magazines().has_room(c));
+        E::deallocate(p);
+        EXPECT_TRUE(magazines().has(span_of(old), static_cast<standard::Block*>(old)));
+        p = E::allocate(size);
+        EXPECT_EQ(p, old);
+      }
+    });
+  }
+}
+
+TEST_F(StandardMagazines, SmallerBlocksHaveNone) {
+  replacing(1152, [&](Replaced&) { EXPECT_FALSE(magazines().are_open()); });
+}
+
+TEST_F(StandardMagazines, WhoFreesByTheBatchHasNone) {
+  test::on_another_thread([] {
+    for (int round = 0; round < 200; ++round) {
+      std::vector<void*> blocks = large::fill(2 * kMiB, 4000);
+      free_all(blocks);
+    }
+    EXPECT_FALSE(magazines().is_open(Classes::of(4000)));
+  });
+}
+
+TEST_F(StandardMagazines, TheyCloseWhenWholeSpansBecomeFree) {
+  const std::size_t size = 4000;
+  replacing(size, [&](Replaced& it) {
+    ASSERT_TRUE(magazines().is_open(Classes::of(size)));
+    for (int round = 0; round < 200; ++round) {
+      free_all(it.blocks);
+      it.blocks.resize(300);
+      it.fill();
+    }
+    EXPECT_FALSE(magazines().is_open(Classes::of(size)));
+  });
+}
+
+TEST_F(StandardMagazines, TheyAreBounded) {
+  for (const std::size_t size : {1200, 4000, 32768}) {
+    replacing(size, [&](Replaced& it) {
+      const ClassId c = Classes::of(size);
+      std::size_t kept = 0;
+      for (void*& p : it.blocks) {
+        if (!is_current(p, size) && magazines().has_room(c)) {
+          ++kept;
+          E::deallocate(p);
+          p = E::allocate(100);
+        }
+      }
+      EXPECT_FALSE(magazines().has_room(c));
+      EXPECT_LE(kept * Classes::info(c).block_size, Standard::kMagazineBytes);
+      EXPECT_LE(kept, Standard::kMagazineBlocks);
+    });
+  }
+}
+
+TEST_F(StandardMagazines, TrimTakesAllOfThem) {
+  replacing(16384, [&](Replaced& it) {
+    while (it.blocks.size() > 100) {
+      E::deallocate(it.blocks.back());
+      it.blocks.pop_back();
+    }
+    EXPECT_TRUE(magazines().give_all_back(E::thread_cache));
+    EXPECT_FALSE(magazines().give_all_back(E::thread_cache));
+    for (void* p : it.blocks)
+      EXPECT_FALSE(magazines().has(span_of(p), static_cast<standard::Block*>(p)));
+  });
+}
+
+TEST_F(StandardMagazines, NoBlockIsHandedOutTwice) {
+  test::on_another_thread([] {
+    Replaced it{32768, 1};
+    it.blocks.resize(2000);
+    it.fill();
+    for (int round = 0; round < 50; ++round) {
+      it.replace(400);
+      EXPECT_EQ(std::set<void*>(it.blocks.begin(), it.blocks.end()).size(), it.blocks.size());
+    }
+    free_all(it.blocks);
+  });
+}
+
+TEST_F(StandardMagazines, WhatTheyHandOutIsZeroForCalloc) {
+  for (const std::size_t size : {2000, 6000, 20000}) {
+    replacing(size, [&](Replaced& it) {
+      for (int i = 0; i < 500; ++i) {
+        void*& p = it.blocks[it.random.next() % it.blocks.size()];
+        std::memset(p, 0xff, size);
+        E::deallocate(p);
+        p = E::allocate_zeroed(size);
+        ASSERT_EQ(first_nonzero(p, size), size);
+      }
+    });
+  }
+}
+
+TEST_F(StandardMagazines, TheyAreNoneOfOtherThreadsBlocks) {
+  const std::size_t size = 4096;
+  std::vector<void*> others(100);
+  for (void*& p : others) p = E::allocate(size);
+  replacing(size, [&](Replaced&) {
+    for (void* p : others) {
+      E::deallocate(p);
+      EXPECT_FALSE(magazines().has(span_of(p), static_cast<standard::Block*>(p)));
+    }
+  });
+}
+
+TEST_F(StandardMagazines, AForksChildGivesBackWhatVanishedThreadsKept) {
+  if (test::kUnderTsan || test::kUnderAsan) GTEST_SKIP() << "forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  std::latch kept(1);
+  std::latch over(1);
+  std::vector<void*> blocks;
+  std::thread keeper([&] {
+    Replaced it{16384};
+    it.fill();
+    it.replace(4000);
+    for (int i = 0; i < 5; ++i) {
+      E::deallocate(it.outside());
+      it.outside() = it.blocks.back();
+      it.blocks.pop_back();
+    }
+    blocks = it.blocks;
+    kept.count_down();
+    over.wait();
+    free_all(blocks);
+  });
+  kept.wait();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(540);
+    for (void* p : blocks) E::deallocate(p);
+    E::trim();
+    _exit(test::walk_heap<E>().all_returned() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  over.count_down();
+  keeper.join();
+}
+
+using StandardMagazinesDeathTest = StandardMagazines;
+
+TEST_F(StandardMagazinesDeathTest, ABlockThatWaitsThereIsRefused) {
+  replacing(16384, [&](Replaced& it) {
+    void*& p = it.outside();
+    E::deallocate(p);
+    expect_named([&] { E::deallocate(p); }, "double free");
+    p = E::allocate(16384);
+  });
+}
+
+TEST_F(StandardMagazinesDeathTest, AWriteIntoABlockThatWaitsThereIsSeen) {
+  replacing(16384, [&](Replaced& it) {
+    void*& p = it.outside();
+    const ClassId c = Classes::of(16384);
+    use_current_up(it, c);
+    E::deallocate(p);
+    expect_named(
+        [&] {
+          std::memset(p, 0x41, sizeof(void*));
+          (void)E::allocate(16384);
+        },
+        "free list overwritten");
+    p = E::allocate(16384);
+  });
+}
+
+}  // namespace
+}  // namespace spanalloc::large
