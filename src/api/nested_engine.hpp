@@ -19,15 +19,38 @@ concept TellsSizeWithoutLock = requires(const void* p) {
   { E::size_without_lock(p) } -> std::same_as<std::size_t>;
 };
 
+/// An engine may tell the size of some live blocks, and leave them where they are, without a call;
+/// 0 and no `usable`: not of this one. (In a kernel call: of none.)
+template <class E>
+concept AnswersAtOnce = requires(void* p, std::size_t n) {
+  { E::usable_size_at_once(p) } -> std::same_as<std::size_t>;
+  { E::template resize_at_once<TakeAllBack>(p, n) } -> std::same_as<Resized>;
+};
+
 template <class E>
 struct NestedEngine : E {
-  static std::size_t usable_size(const void* p) {
+  SPANALLOC_INLINE static std::size_t usable_size(const void* p) {
+    if constexpr (AnswersAtOnce<E>) {
+      if (const std::size_t usable = E::usable_size_at_once(p); SPANALLOC_LIKELY(usable != 0))
+        return usable;
+    }
+    return usable_size_of_any(p);
+  }
+  [[gnu::noinline]] static std::size_t usable_size_of_any(const void* p) {
     const std::size_t nested = NestedBlocks::usable_size(p);
     return SPANALLOC_LIKELY(nested == 0) ? size_of(p) : nested;
   }
 
   template <LeavesAlone Policy = TakeAllBack>
-  static Resized resize(void* p, std::size_t n) {
+  SPANALLOC_INLINE static Resized resize(void* p, std::size_t n) {
+    if constexpr (AnswersAtOnce<E>) {
+      const Resized own = E::template resize_at_once<Policy>(p, n);
+      if (SPANALLOC_LIKELY(own.usable != 0)) return own;
+    }
+    return resize_any<Policy>(p, n);
+  }
+  template <LeavesAlone Policy>
+  [[gnu::noinline]] static Resized resize_any(void* p, std::size_t n) {
     if (const std::size_t nested = NestedBlocks::usable_size(p); SPANALLOC_UNLIKELY(nested != 0)) {
       return {Policy::leaves_alone(n, nested) ? p : nullptr, nested};
     }

@@ -46,6 +46,13 @@ class StandardEngineOf {
   static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
     return thread_cache.allocate_copy(n, from, bytes);
   }
+  SPANALLOC_INLINE static std::size_t usable_size_at_once(const void* p) {
+    return thread_cache.usable_size_at_once(p);
+  }
+  template <LeavesAlone Policy>
+  SPANALLOC_INLINE static Resized resize_at_once(void* p, std::size_t n) {
+    return thread_cache.template resize_at_once<Policy>(p, n);
+  }
   static std::size_t usable_size(const void* p) { return thread_cache.usable_size(p); }
   template <LeavesAlone Policy = TakeAllBack>
   static Resized resize(void* p, std::size_t n) {

@@ -15,6 +15,23 @@ struct Resize {
   using Heap = standard::Heap<Config>;
   using Pages = PageLayer<Config>;
 
+  // --- At once: of a live block of a span of this thread, or of a large one ----------------------
+
+  /// 0: it is elsewhere, or may be free.
+  SPANALLOC_INLINE static std::size_t usable_size_at_once(auto& thread, const void* p) {
+    return look_at_once(thread, p).usable;
+  }
+  /// No `usable`: it is elsewhere, or may be free, or is to be looked at once more.
+  template <LeavesAlone Policy>
+  SPANALLOC_INLINE static Resized resize_at_once(auto& thread, void* p, std::size_t n) {
+    const Known at = look_at_once(thread, p);
+    if (SPANALLOC_LIKELY(at.c < Classes::kFirstLarge && at.usable != 0))
+      return resize_small<Policy>(p, n, at.c);
+    return Policy::leaves_alone(n, at.usable) ? Resized{p, at.usable} : Resized{};
+  }
+
+  // --- Of any block ------------------------------------------------------------------------------
+
   static std::size_t usable_size(auto& thread, const void* p) {
     if (p == nullptr) return 0;
     const Location at = locate_live(thread, p);
@@ -38,18 +55,46 @@ struct Resize {
                                              : resize_outside(pages, p, usable, n);
     }
     const ClassId c = at.size_class();
+    if (!Classes::has_one_block(c)) return resize_small<Policy>(p, n, c);
     const std::size_t usable = Large::block_bytes(pages, c, at.span);
     if (Policy::leaves_alone(n, usable)) return {p, usable};
-    if (n > kMaxRequest) return {nullptr, usable};
-    if (Classes::has_one_block(c)) {
-      if (n <= Config::kMaxSmall) return {nullptr, usable};
-      const auto inside = thread.enter();
-      return {resize_large(pages, at.span, n, Large::slices_of(pages, c, at.span)), usable};
-    }
-    return {n <= Config::kMaxSmall && Classes::of(n) == c ? p : nullptr, usable};
+    if (n > kMaxRequest || n <= Config::kMaxSmall) return {nullptr, usable};
+    const auto inside = thread.enter();
+    return {resize_large(pages, at.span, n, Large::slices_of(pages, c, at.span)), usable};
   }
 
  private:
+  template <LeavesAlone Policy>
+  SPANALLOC_INLINE static Resized resize_small(void* p, std::size_t n, ClassId c) {
+    const std::size_t usable = Classes::info(c).block_size;
+    const bool stays =
+        Policy::leaves_alone(n, usable) || (n <= Config::kMaxSmall && Classes::of(n) == c);
+    return {stays ? p : nullptr, usable};
+  }
+  struct Known {
+    std::size_t usable = 0;
+    ClassId c = ClassId::kNone;
+  };
+  // With no call, no lock and no other thread's line but the second one of the span's record.
+  SPANALLOC_INLINE static Known look_at_once(auto& thread, const void* p) {
+    Pages& pages = *thread.pages;
+    const std::size_t number = pages.slice_of(address_of(p));
+    if (SPANALLOC_UNLIKELY(!pages.has_plain_slice(number))) return {};
+    const SpanRef span = pages.span_of(pages.span(SpanNumber{static_cast<std::uint32_t>(number)}));
+    const SpanWord word = span->load_word();
+    const ClassId c = span->shown_class();
+    const std::size_t size = Classes::info(c).block_size;
+    if (SPANALLOC_LIKELY(thread.is_mine(word))) {
+      const auto* const block = static_cast<const Block*>(p);
+      const bool is_live =
+          span->is_block(address_of(p)) && !standard::Misuse<Config>::looks_free(block) &&
+          span->free_list().first() != block && word.head() != pages.offset_of(span, p);
+      return SPANALLOC_LIKELY(is_live) ? Known{size, c} : Known{};
+    }
+    // (A huge one's size is the arena's to tell.)
+    if (word != kLargeInUse || c == Classes::kHuge || !span->begins_at(address_of(p))) return {};
+    return {min_of(std::size_t{span->room()}, size), c};
+  }
   // The place of a live block. If that says "no block", the block is outside the arena.
   SPANALLOC_INLINE static Location locate_live(auto& thread, const void* p) {
     using Misuse = standard::Misuse<Config>;

@@ -125,6 +125,13 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_LIKELY(p != nullptr)) std::memcpy(p, from, bytes);
     return p;
   }
+  SPANALLOC_INLINE std::size_t usable_size_at_once(const void* p) {
+    return Resize<Config>::usable_size_at_once(*this, p);
+  }
+  template <LeavesAlone Policy>
+  SPANALLOC_INLINE Resized resize_at_once(void* p, std::size_t n) {
+    return Resize<Config>::template resize_at_once<Policy>(*this, p, n);
+  }
   std::size_t usable_size(const void* p) { return Resize<Config>::usable_size(*this, p); }
   template <LeavesAlone Policy = TakeAllBack>
   Resized resize(void* p, std::size_t n) {
