@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -26,8 +27,7 @@ struct SpinLockTestAccess {
 
 namespace {
 
-// In a process where who sleeps for a lock does so for an hour if nobody wakes it, but for the
-// first 64 times, of a microsecond each.
+// In a process where who sleeps for a lock does so for an hour if nobody wakes it.
 class SpinLockSleepers : public testing::Test {
  protected:
   static constexpr std::uint64_t kHour = 3'600'000'000'000;
@@ -192,14 +192,37 @@ TEST_F(SpinLockSleepers, AreWokenWhenTheLockIsFree) {
       EXPECT_TRUE(SpinLockTestAccess::has_sleeper(lock)) << "others may sleep, too";
       lock.unlock();
     });
-    // The 65th time it sleeps for long; or it is about to, and then finds another word.
-    while (test::yields() - before < 65) std::this_thread::yield();
+    // It sleeps; or it is about to, and then finds another word.
+    while (test::yields() - before < 1) std::this_thread::yield();
     EXPECT_TRUE(SpinLockTestAccess::has_sleeper(lock));
     frees = true;
     lock.unlock();
     waiter.join();
     EXPECT_EQ(SpinLockTestAccess::word(lock), 0u);
   }
+}
+
+// Hundreds that look every 50 microseconds would keep the holder from the cores.
+TEST(SpinLock, WhoSleepsForLongLooksSeldom) {
+  WakingLock lock;
+  ASSERT_EQ(lock.lock(), Locked::kClean);
+  const std::size_t before = test::yields();
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread waiter([&] {
+    EXPECT_EQ(lock.lock(), Locked::kClean);
+    lock.unlock();
+  });
+  while (test::yields() - before < 18 ||
+         std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(150)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::size_t sleeps = test::yields() - before;
+  const auto passed = std::chrono::steady_clock::now() - begin;
+  lock.unlock();
+  waiter.join();
+  // Two of each length from 50 microseconds on, then 12.8 ms each at least: but for signals, which
+  // nobody sends here.
+  EXPECT_LE(sleeps, 18u + static_cast<std::size_t>(passed / std::chrono::microseconds(12'800)));
 }
 
 // A mark that a child has inherited is nobody's.
