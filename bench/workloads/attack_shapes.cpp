@@ -3,11 +3,14 @@
 //
 // `shape` says which; its function below says what it attacks, and what its parameters mean. Every
 // block has a word of its own at its start and one byte in each of its pages written (but for
-// `untouched`), and the word is checked when the block is freed. An operation is one block
-// allocated and freed, or one realloc. Metric:
-//   held_mib  RSS + page tables at the shape's telling moment, less what the process had before its
-//             first block and less this program's own tables; of `trickle` the mean over its
-//             milliseconds
+// `untouched`, `replace` and `firsts`), and the word is checked when the block is freed. An
+// operation is one block allocated and freed, one realloc, or one question (`asked`). Metrics:
+//   held_mib     RSS + page tables at the shape's telling moment, less what the process had before
+//                its first block and less this program's own tables; of `trickle` the mean over its
+//                milliseconds
+//   trimmed_mib  of `crowd`: the same after malloc_trim(0)
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -34,6 +37,7 @@ struct Outcome {
   std::uint64_t operations = 0;
   std::uint64_t ns = 0;
   double held_mib = 0;
+  double trimmed_mib = -1;  // below 0: it was not trimmed
 };
 
 std::int64_t at_start = 0;
@@ -76,6 +80,14 @@ Block make(std::size_t size, std::uint64_t id) {
   return {written(std::malloc(size), size, id), id};
 }
 
+// Only its word is written.
+Block make_little(std::size_t size, std::uint64_t id) {
+  void* const memory = std::malloc(size);
+  workload::check(memory != nullptr, "attack_shapes: malloc returned null");
+  write_word(memory, id);
+  return {memory, id};
+}
+
 void drop(const Block& b) {
   if (b.memory == nullptr) return;
   check_word(b.memory, b.id);
@@ -95,6 +107,14 @@ std::vector<std::size_t> all_sizes() {
         static_cast<std::size_t>(static_cast<double>(kSmallest) * std::exp2(eighths / 8.0));
     if (size > kLargest) return sizes;
     if (sizes.empty() || size / 16 != sizes.back() / 16) sizes.push_back(size);
+  }
+}
+
+// For so many milliseconds every 5 a block of each doubling comes and goes.
+void pass_by(std::uint64_t ms) {
+  for (std::uint64_t i = 0; i < ms / 5; ++i) {
+    sleep_ms(5);
+    for (std::size_t size = kSmallest; size <= kLargest; size *= 2) drop(make(size, i));
   }
 }
 
@@ -244,10 +264,7 @@ Outcome sleepers(const Parameters& p) {
   run_threads(p.threads + 1, [&](std::uint64_t t) {
     if (t == p.threads) {
       gate.arrive_and_wait();  // all sleep
-      for (unsigned i = 0; i < 200; ++i) {
-        sleep_ms(5);
-        for (std::size_t size = kSmallest; size <= kLargest; size *= 2) drop(make(size, i));
-      }
+      pass_by(1000);
       outcome.held_mib = held_mib();
       gate.arrive_and_wait();
       return;
@@ -315,9 +332,7 @@ Outcome untouched(const Parameters& p) {
   for (std::uint64_t n = 0; n < p.rounds; ++n) {
     Block& b = blocks[n % p.blocks];
     drop(b);
-    b = {std::malloc(p.size), n};
-    workload::check(b.memory != nullptr, "attack_shapes: malloc returned null");
-    write_word(b.memory, n);
+    b = make_little(p.size, n);
   }
   Outcome outcome{p.rounds, workload::now_ns() - begin, held_mib()};
   for (const Block& b : blocks) drop(b);
@@ -366,14 +381,216 @@ Outcome aligned(const Parameters& p) {
   return outcome;
 }
 
+// Of block `i`: from `size` to `other`, or `size` where that is not below `other`.
+std::size_t size_in_range(const Parameters& p, std::size_t i) {
+  return p.other > p.size ? p.size + word_of(i) % (p.other - p.size + 1) : p.size;
+}
+
+// Attacks who settles with a span, or is filled from one, at every few frees: each of `threads`
+// threads has `blocks` blocks, frees one that is drawn and allocates as many bytes again, `rounds`
+// times. They are of `size` bytes, or of any size from there to `other`. Their pages are written
+// once, then only the words, so that it is the allocator that is timed, and not the cache.
+Outcome replace(const Parameters& p) {
+  MappedArray<Block> blocks(p.threads * p.blocks);
+  Outcome outcome{p.threads * p.rounds, 0, 0};
+  std::uint64_t begin = 0;
+  std::barrier gate(static_cast<std::ptrdiff_t>(p.threads), [&]() noexcept {
+    if (begin == 0) {
+      begin = workload::now_ns();
+    } else {
+      outcome.ns = workload::now_ns() - begin;
+      outcome.held_mib = held_mib();
+    }
+  });
+  run_threads(p.threads, [&](std::uint64_t t) {
+    Block* const own = &blocks[t * p.blocks];
+    for (std::size_t i = 0; i < p.blocks; ++i) own[i] = make(size_in_range(p, i), t * p.blocks + i);
+    Random random(t);
+    gate.arrive_and_wait();
+    for (std::uint64_t n = 0; n < p.rounds; ++n) {
+      const std::size_t i = random.below(p.blocks);
+      drop(own[i]);
+      own[i] = make_little(size_in_range(p, i), own[i].id + blocks.size());
+    }
+    gate.arrive_and_wait();
+    for (std::size_t i = 0; i < p.blocks; ++i) drop(own[i]);
+  });
+  return outcome;
+}
+
+// Attacks who starts the first block of every size at the same place, where they compete for a few
+// of a cache's sets: one block of each of `blocks` sizes, from `size` bytes on and `other` apart.
+// All are freed, and all are allocated again, the largest first.
+Outcome firsts(const Parameters& p) {
+  MappedArray<Block> blocks(p.blocks);
+  const std::uint64_t begin = workload::now_ns();
+  for (std::uint64_t r = 0; r < p.rounds; ++r) {
+    for (const Block& b : blocks) drop(b);
+    for (std::size_t i = p.blocks; i-- > 0;)
+      blocks[i] = make_little(p.size + i * p.other, r * p.blocks + i);
+  }
+  Outcome outcome{p.rounds * p.blocks, workload::now_ns() - begin, held_mib()};
+  for (const Block& b : blocks) drop(b);
+  return outcome;
+}
+
+// Attacks lists that lead where the frees have been: in each round a drawn half of `blocks` nodes
+// of `size` bytes is freed and made anew, and all are walked `other` times, each from the one
+// before: the new ones as they were made, then those kept in a drawn order. Drawing and linking are
+// not timed.
+Outcome graph(const Parameters& p) {
+  MappedArray<Block> nodes(p.blocks);
+  const auto link_of = [&](std::size_t i) {
+    return static_cast<void**>(nodes[i % p.blocks].memory) + 1;  // behind the word
+  };
+  Random random(1);
+  Outcome outcome;
+  for (std::size_t i = 0; i < p.blocks; ++i) nodes[i] = make(p.size, i);
+  for (std::uint64_t r = 1; r <= p.rounds; ++r) {
+    for (std::size_t i = p.blocks - 1; i > 0; --i) std::swap(nodes[i], nodes[random.below(i + 1)]);
+    std::uint64_t begin = workload::now_ns();
+    for (std::size_t i = 0; i < p.blocks / 2; ++i) drop(nodes[i]);
+    for (std::size_t i = 0; i < p.blocks / 2; ++i) nodes[i] = make(p.size, r * p.blocks + i);
+    outcome.ns += workload::now_ns() - begin;
+    for (std::size_t i = 0; i < p.blocks; ++i) *link_of(i) = nodes[(i + 1) % p.blocks].memory;
+    begin = workload::now_ns();
+    void* at = nodes[0].memory;
+    for (std::size_t i = 0; i < p.other * p.blocks; ++i) at = static_cast<void**>(at)[1];
+    outcome.ns += workload::now_ns() - begin;
+    workload::check(at == nodes[0].memory, "attack_shapes: a block was overwritten");
+  }
+  outcome.operations = p.rounds * (p.blocks / 2);
+  outcome.held_mib = held_mib();
+  for (const Block& b : nodes) drop(b);
+  return outcome;
+}
+
+// Attacks who looks for a block's span when it is asked how large the block is: `blocks` blocks of
+// `size` to `other` bytes are asked in turn.
+Outcome asked(const Parameters& p) {
+  MappedArray<Block> blocks(p.blocks);
+  std::size_t least = 0;
+  for (std::size_t i = 0; i < p.blocks; ++i) {
+    blocks[i] = make(size_in_range(p, i), i);
+    least += size_in_range(p, i);
+  }
+  std::size_t sum = 0;
+  const std::uint64_t begin = workload::now_ns();
+  for (std::uint64_t r = 0; r < p.rounds; ++r)
+    for (const Block& b : blocks) sum += malloc_usable_size(b.memory);
+  Outcome outcome{p.rounds * p.blocks, workload::now_ns() - begin, held_mib()};
+  workload::check(sum >= p.rounds * least, "attack_shapes: a usable size is too small");
+  for (const Block& b : blocks) drop(b);
+  return outcome;
+}
+
+// Attacks who pays for the first memory of a process bit by bit: `blocks` blocks of `size` bytes
+// are made, once, every byte of them written, and all are freed.
+Outcome once(const Parameters& p) {
+  MappedArray<Block> blocks(p.blocks);
+  const std::uint64_t begin = workload::now_ns();
+  for (std::size_t i = 0; i < p.blocks; ++i) {
+    void* const memory = std::malloc(p.size);
+    workload::check(memory != nullptr, "attack_shapes: malloc returned null");
+    std::memset(memory, 0, p.size);
+    write_word(memory, i);
+    blocks[i] = {memory, i};
+  }
+  for (const Block& b : blocks) drop(b);
+  return {p.blocks, workload::now_ns() - begin, held_mib()};
+}
+
+// Attacks locks that all threads pass by, and caches of threads that end: `threads` threads at once
+// take one block of every size, the largest first, free them when all have theirs, and end. It is
+// looked when the main thread has passed by for `rounds` milliseconds, and after malloc_trim(0).
+// Nothing lives.
+Outcome crowd(const Parameters& p) {
+  const std::vector<std::size_t> sizes = all_sizes();
+  MappedArray<Block> blocks(p.threads * sizes.size());
+  std::barrier<> gate(static_cast<std::ptrdiff_t>(p.threads));
+  Outcome outcome{p.threads * sizes.size(), 0, 0};
+  outcome.ns = run_threads(p.threads, [&](std::uint64_t t) {
+    Block* const own = &blocks[t * sizes.size()];
+    for (std::size_t i = sizes.size(); i-- > 0;) own[i] = make(sizes[i], t * sizes.size() + i);
+    gate.arrive_and_wait();
+    for (std::size_t i = 0; i < sizes.size(); ++i) drop(own[i]);
+  });
+  pass_by(p.rounds);
+  outcome.held_mib = held_mib();
+  malloc_trim(0);
+  outcome.trimmed_mib = held_mib();
+  return outcome;
+}
+
+// Attacks owners that sleep while others free what is theirs: each of `threads` threads in turn
+// frees what the one before made, makes `blocks` blocks of `size` bytes, and sleeps; the main
+// thread frees the last. It is looked when that has passed by for `rounds` milliseconds. Nothing
+// lives.
+Outcome handed(const Parameters& p) {
+  MappedArray<Block> blocks(p.blocks);
+  std::atomic<std::uint64_t> turn{0};
+  std::barrier<> gate(static_cast<std::ptrdiff_t>(p.threads + 1));
+  Outcome outcome{p.threads * p.blocks, 0, 0};
+  std::uint64_t begin = 0;
+  run_threads(p.threads + 1, [&](std::uint64_t t) {
+    for (std::uint64_t now; (now = turn.load()) != t;) turn.wait(now);
+    if (t == 0) begin = workload::now_ns();
+    for (const Block& b : blocks) drop(b);
+    if (t == p.threads) {
+      outcome.ns = workload::now_ns() - begin;
+      gate.arrive_and_wait();  // all sleep
+      pass_by(p.rounds);
+      outcome.held_mib = held_mib();
+    } else {
+      for (std::size_t i = 0; i < p.blocks; ++i) blocks[i] = make(p.size, t * p.blocks + i);
+      turn.store(t + 1);
+      turn.notify_all();
+      gate.arrive_and_wait();
+    }
+    gate.arrive_and_wait();
+  });
+  return outcome;
+}
+
+// Attacks who keeps what a block has outgrown: `blocks` buffers grow in turn by half, from 64 bytes
+// to `size`, every page written, and are freed; `rounds` times. Nothing lives when it is looked.
+Outcome halves(const Parameters& p) {
+  MappedArray<Block> blocks(p.blocks);
+  Outcome outcome;
+  const std::uint64_t begin = workload::now_ns();
+  for (std::uint64_t r = 0; r < p.rounds; ++r) {
+    std::size_t before = 64;
+    for (std::size_t i = 0; i < p.blocks; ++i) blocks[i] = make(before, i);
+    while (before < p.size) {
+      const std::size_t size = std::min(p.size, before + before / 2);
+      for (Block& b : blocks) {
+        void* const moved = std::realloc(b.memory, size);
+        workload::check(moved != nullptr, "attack_shapes: realloc returned null");
+        check_word(moved, b.id);
+        for (std::size_t place = before; place < size; place += kPageSize)
+          static_cast<char*>(moved)[place] = 1;
+        b.memory = moved;
+      }
+      outcome.operations += p.blocks;
+      before = size;
+    }
+    for (const Block& b : blocks) drop(b);
+  }
+  outcome.ns = workload::now_ns() - begin;
+  outcome.held_mib = held_mib();
+  return outcome;
+}
+
 struct Shape {
   const char* name;
   Outcome (*run)(const Parameters&);
 };
-constexpr Shape kShapes[] = {{"comb", comb},         {"edges", edges},    {"appends", appends},
-                             {"shuffled", shuffled}, {"makers", makers},  {"sleepers", sleepers},
-                             {"ring", ring},         {"flip", flip},      {"untouched", untouched},
-                             {"trickle", trickle},   {"aligned", aligned}};
+constexpr Shape kShapes[] = {
+    {"comb", comb},           {"edges", edges},       {"appends", appends}, {"shuffled", shuffled},
+    {"makers", makers},       {"sleepers", sleepers}, {"ring", ring},       {"flip", flip},
+    {"untouched", untouched}, {"trickle", trickle},   {"aligned", aligned}, {"replace", replace},
+    {"firsts", firsts},       {"graph", graph},       {"asked", asked},     {"once", once},
+    {"crowd", crowd},         {"handed", handed},     {"halves", halves}};
 
 }  // namespace
 
@@ -390,7 +607,7 @@ int main(int argc, char** argv) {
                             "bytes: a second size, step, alignment");
   p.blocks = options.integer("blocks", 100, 1, 1u << 30, "blocks at a time (of each thread)");
   p.bytes = options.integer("mib", 1, 1, 1u << 16, "MiB at a time") << 20;
-  p.threads = options.integer("threads", 1, 1, 10000, "threads of makers, sleepers and ring");
+  p.threads = options.integer("threads", 1, 1, 10000, "threads, where a shape has several");
   p.rounds =
       options.integer("rounds", 10, 1, std::uint64_t{1} << 40, "rounds, blocks or milliseconds");
   options.done();
@@ -401,6 +618,7 @@ int main(int argc, char** argv) {
   record.operations(outcome.operations);
   record.elapsed_ns(outcome.ns);
   record.metric("held_mib", outcome.held_mib);
+  if (outcome.trimmed_mib >= 0) record.metric("trimmed_mib", outcome.trimmed_mib);
   record.print();
   return 0;
 }

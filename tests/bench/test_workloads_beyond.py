@@ -18,7 +18,9 @@ SMALL = ("--size", 100, "--blocks", 30, "--rounds", 20)
 SHAPES = (("comb", ()), ("edges", ("--other", 9000)), ("appends", ("--size", 300, "--other", 7)), ("shuffled", ()),
           ("makers", ("--threads", 3, "--blocks", 600)), ("sleepers", ("--threads", 2, "--rounds", 1)),
           ("ring", ("--threads", 3)), ("flip", ("--other", 300)), ("untouched", ()), ("trickle", ()),
-          ("aligned", ("--other", 64, "--rounds", 900)))
+          ("aligned", ("--other", 64, "--rounds", 900)), ("replace", ("--other", 1)), ("firsts", ()),
+          ("graph", ("--other", 1)), ("asked", ("--other", 1)), ("once", ()), ("crowd", ("--threads", 2)),
+          ("handed", ("--threads", 2)), ("halves", ("--size", 300)))
 DISTRIBUTIONS = ("compiler", "browser", "keyvalue", "web", "powerlaw")
 
 
@@ -212,6 +214,14 @@ class BeyondTest(WorkloadTest):
             ("untouched", ("--size", 3000000, "--blocks", 3, "--rounds", 10), 10),
             ("trickle", ("--size", 100, "--rounds", 20), (1 << 20) // 100),
             ("aligned", ("--size", 100, "--other", 4096, "--blocks", 9, "--rounds", 50), 50),
+            ("replace", ("--size", 5000, "--other", 1, "--blocks", 30, "--rounds", 70, "--threads", 2), 140),
+            ("replace", ("--size", 16, "--other", 32768, "--blocks", 30, "--rounds", 70), 70),
+            ("firsts", ("--size", 16, "--other", 48, "--blocks", 25, "--rounds", 80), 2000),
+            ("graph", ("--size", 32, "--other", 3, "--blocks", 5000, "--rounds", 4), 10000),
+            ("asked", ("--size", 16, "--other", 30000, "--blocks", 70, "--rounds", 3), 210),
+            ("once", ("--size", 200, "--blocks", 9000), 9000),
+            ("handed", ("--threads", 3, "--size", 5000, "--blocks", 40, "--rounds", 20), 120),
+            ("halves", ("--size", 200000, "--blocks", 2, "--rounds", 3), 2 * 3 * 20),
         ):
             for record in self.records("attack_shapes", "--shape", shape, *arguments):
                 self.assertEqual(record["operations"], operations, shape)
@@ -223,6 +233,10 @@ class BeyondTest(WorkloadTest):
         self.assertGreater(record["metrics"]["held_mib"], 30)
         for record in self.records("attack_shapes", "--shape", "sleepers", "--threads", 2, "--rounds", 1):
             self.assertEqual(record["threads"], 2)
+        for record in self.records("attack_shapes", "--shape", "crowd", "--threads", 5, "--rounds", 20):
+            self.assertEqual(record["operations"] % 5, 0)
+            self.assertLessEqual({"held_mib", "trimmed_mib", "own_kib"}, set(record["metrics"]))
+        self.assertGreater(record["metrics"]["trimmed_mib"], 1)
 
     def test_startup(self):
         for record in self.records("startup", "--starts", 3):
