@@ -272,6 +272,7 @@ def suite() -> list[Case]:
         peak_and_rest(256, 256, 64, "passing", "rested_mib", full=True),
         peak_and_rest(512, 4 * MIB, 0, "sleep", "rested_mib", full=True),
         peak_and_rest(256, 4 * KIB, 0, "passing", "again_over_live", again_size=70_000, full=True),
+        peak_and_rest(64, 4 * KIB, 0, "passing", "again_over_live", again_size=33_000, full=True),
         resting_threads(300, 32, 1747, keep=True, full=True),
         resting_threads(200, 20, 1024, keep=False, full=True),
         resting_threads(200, 20, 1024, keep=False, metric="trimmed_mib", full=True),
