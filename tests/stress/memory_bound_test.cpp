@@ -486,7 +486,7 @@ std::string tables() {
        << " | besides: " << mib(MemoryBound::magazine_bytes_at_rest())
        << " | besides: magazines, 16 blocks of a class, " << mib(MemoryBound::magazine_bytes())
        << " of spans that they pin |\n"
-       << "| b, one that frees blocks of others | " << mib(MemoryBound::kThreadWithRemotes)
+       << "| b, one that frees blocks of others, too | " << mib(MemoryBound::kThreadWithRemotes)
        << " | the same, less the cached large spans | besides: batches "
        << mib(MemoryBound::batch_bytes()) << "; loans, an owned span of another thread each, "
        << mib(MemoryBound::current_bytes()) << " |\n"

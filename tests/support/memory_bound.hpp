@@ -32,9 +32,9 @@ struct MemoryBound {
   static constexpr double kAtRest = 33;
   /// `b` of threads that free blocks of their own only, and by the batch; of those that replace
   /// blocks at random; and of all.
-  static constexpr std::size_t kThread = 10 * kMiB;
-  static constexpr std::size_t kThreadWithMagazines = 72 * kMiB;
-  static constexpr std::size_t kThreadWithRemotes = 35 * kMiB;
+  static constexpr std::size_t kThread = 14 * kMiB;
+  static constexpr std::size_t kThreadWithMagazines = 75 * kMiB;
+  static constexpr std::size_t kThreadWithRemotes = 100 * kMiB;
   /// `c`: what a process has at its start, and what the first look at a table opens.
   static constexpr std::size_t kProcess = 1 * kMiB;
 
@@ -148,7 +148,7 @@ struct MemoryBound {
   }
   /// A loan is a current span's remote list.
   static constexpr std::size_t thread_bytes_with_remotes() {
-    return thread_bytes() + batch_bytes() + current_bytes();
+    return thread_bytes() + magazine_bytes() + batch_bytes() + current_bytes();
   }
 
   /// Robson 1971: no allocator that does not move needs less against

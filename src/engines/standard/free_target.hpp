@@ -19,7 +19,7 @@ struct BlockTest {
   OwnersWord magic;  ///< divisibility_magic of the block size; 1 for a span of one block
   OwnersWord limit;  ///< multiple_limit of the blocks that were ever handed out, or are about to be
 
-  bool is_block(std::uintptr_t a) const {
+  SPANALLOC_INLINE bool is_block(std::uintptr_t a) const {
     return (a - base.load_relaxed()) * magic.load_relaxed() < limit.load_relaxed();
   }
   void set(std::uint64_t new_base, std::uint64_t new_magic, std::uint64_t new_limit) {

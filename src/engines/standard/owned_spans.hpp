@@ -37,9 +37,7 @@ class OwnedSpans {
   /// kNone: the class has none.
   SpanNumber current(ClassId c) const { return current_[index_of(c)].load_relaxed(); }
   const UsedUp& used_up() const { return used_up_; }
-  bool has(SpanNumber span, ClassId c) const {
-    return current(c) == span || used_up_.place_of(span) != UsedUp::kNoPlace;
-  }
+  bool has(SpanNumber span, ClassId c) const { return current(c) == span || used_up_.has(span); }
   /// f(SpanNumber) for each place, kNone included; a span may be in two.
   template <class F>
   void for_each_place(F&& f) const {
@@ -73,10 +71,10 @@ class OwnedSpans {
 
   /// The current span becomes a used-up one, or is shared if there is no room for such large ones.
   void use_up(auto& thread, ClassId c, SpanRef span) {
-    const bool stays = UsedUp::fits_at_all(c) && !thread.exited;
-    while (stays && !used_up_.fits(c)) share_used_up(thread, used_up_.oldest());
-    if (stays) join_used_up(c, span);
-    if (!stays) return share_current(thread, c, span, 0);
+    if (!UsedUp::fits_at_all(c) || thread.exited) return share_current(thread, c, span, 0);
+    make_room_for_used_up(thread, c);
+    join_used_up(c, span);
+    if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
     leave_current(thread, c);
   }
 
@@ -87,16 +85,19 @@ class OwnedSpans {
   SPANALLOC_INLINE bool take_ready(auto& thread, ClassId c) {
     if (SPANALLOC_LIKELY(!used_up_.has_ready())) return false;
     const unsigned place = used_up_.any_ready(c);
-    return place != UsedUp::kNoPlace && take_used_up(thread, c, place);
+    if (place == UsedUp::kNoPlace) return false;
+    const SpanRef span = thread.pages->span(used_up_.span(place));
+    return take_used_up(thread, c, place, span, is_nearly_full(span, Classes::info(c)));
   }
   /// Makes a used-up span of the class current if other threads have freed enough of it.
   SPANALLOC_INLINE bool take_remotely_ready(auto& thread, ClassId c) {
-    const unsigned place = used_up_.any(c);
+    const unsigned place = used_up_.oldest_of(c);
     if (place == UsedUp::kNoPlace) return false;
     const SpanRef span = thread.pages->span(used_up_.span(place));
-    return span->free_list().is_empty() &&
-           Blocks::take_remotes(thread, span, Classes::info(c).enough_free) &&
-           take_used_up(thread, c, place);
+    const ClassInfo& info = Classes::info(c);
+    const bool nearly_full = is_nearly_full(span, info);
+    return span->free_list().is_empty() && Blocks::take_remotes(thread, span, info.enough_free) &&
+           take_used_up(thread, c, place, span, nearly_full);
   }
   /// When memory is out: makes a used-up span of the class current that has any free block.
   SPANALLOC_COLD bool take_any(auto& thread, ClassId c) {
@@ -105,7 +106,7 @@ class OwnedSpans {
       if (found || used_up_.class_of(i) != c) return;
       const SpanRef span = thread.pages->span(used_up_.span(i));
       found = (!span->free_list().is_empty() || Blocks::take_remotes(thread, span, 1)) &&
-              take_used_up(thread, c, i);
+              take_used_up(thread, c, i, span, false);
     });
     return found;
   }
@@ -114,7 +115,7 @@ class OwnedSpans {
 
   /// The thread's free into an owned span was an event.
   void look_at(auto& thread, SpanRef span) {
-    const unsigned place = used_up_.place_of(span.number);
+    const unsigned place = used_up_.place_of(span);
     return place == UsedUp::kNoPlace ? look_at_current(thread, span)
                                      : look_at_used_up(thread, span, place);
   }
@@ -218,21 +219,31 @@ class OwnedSpans {
   // The class has no current span until the next make_current().
   void leave_current(auto& thread, ClassId c) {
     SPANALLOC_ASSERT(current(c) != SpanNumber::kNone);
-    if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
     thread.current[index_of(c)] = &kNoTarget;
     // Release: a fork's child that finds no span here finds it used up, or shared.
     current_[index_of(c)].store_release(SpanNumber::kNone);
   }
   void share_current(auto& thread, ClassId c, SpanRef span, std::uint32_t free_blocks) {
+    if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
     leave_current(thread, c);
     share(thread, span, free_blocks, [] {});
   }
 
-  bool take_used_up(auto& thread, ClassId c, unsigned place) {
-    const SpanRef span = thread.pages->span(used_up_.span(place));
+  void make_room_for_used_up(auto& thread, ClassId c) {
+    const std::size_t threads = thread.heap->live_caches.load_relaxed();
+    const bool at_limit = thread.pages->arena.is_at_limit();
+    while (!used_up_.fits(c, threads, at_limit)) share_used_up(thread, used_up_.oldest());
+  }
+  // Whether more than half of a used-up span's blocks are out.
+  SPANALLOC_INLINE static bool is_nearly_full(SpanRef span, const ClassInfo& info) {
+    if (span->uncollected() * 2 >= info.blocks) return false;  // mostly that much
+    return (span->load_word().outstanding() - span->uncollected()) * 2 > info.blocks;
+  }
+  [[gnu::noinline]] bool take_used_up(auto& thread, ClassId c, unsigned place, SpanRef span,
+                                      bool nearly_full) {
     SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && !span->free_list().is_empty());
     auto& magazines = thread.cache->magazines;
-    magazines.note_refill(thread, c, span->uncollected() * 2 <= Classes::info(c).blocks);
+    magazines.note_refill(thread, c, nearly_full);
     if (const SpanRef empty = thread.current_span(c)) join_used_up(c, empty);
     if (SPANALLOC_UNLIKELY(magazines.are_open())) show_alone(thread, c, span);
     set_current(thread, c, span);
@@ -255,7 +266,7 @@ class OwnedSpans {
   SPANALLOC_INLINE void join_used_up(ClassId c, SpanRef span) {
     SPANALLOC_ASSERT(span->free_list().is_empty() && span->rest().is_empty());
     span->expect_frees(Classes::info(c).enough_free);
-    used_up_.join(span.number, c);
+    used_up_.join(span, c);
   }
   void share_used_up(auto& thread, unsigned place) {
     const SpanRef span = thread.pages->span(used_up_.span(place));

@@ -51,7 +51,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// log2 of the span's slices if it has several blocks, else 0; constant while the span is not
   /// free, and equal in the records of all its slices
   unsigned order() const { return order_; }
-  bool is_block(std::uintptr_t a) const { return shown_.is_block(a); }
+  SPANALLOC_INLINE bool is_block(std::uintptr_t a) const { return shown_.is_block(a); }
   const BlockTest& shown_blocks() const { return shown_; }
   /// Where the only block of a span begins, or the span of several.
   std::uintptr_t first_block() const { return shown_.base.load_relaxed(); }
@@ -198,6 +198,10 @@ class alignas(kCacheLine) Span : public FreeTarget {
     return is_due;
   }
 
+  /// Of an owned span that is used up: its place among the thread's (used_up_spans.hpp)
+  std::uint8_t place() const { return place_; }
+  void set_place(std::uint8_t place) { place_ = place; }
+
   // --- Lists: under the lock of the owner --------------------------------------------------------
 
   ListId list() const { return list_; }
@@ -248,6 +252,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   std::uint8_t order_;
   Atomic<std::uint8_t> shown_class_;
   Plain<bool> uncounted_;
+  std::uint8_t place_;
   Atomic<HeapNumber> heap_;
 
  public:

@@ -383,8 +383,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     if (!taken) return {};  // its claimer waits for this lock to unlink it (I2)
     SPANALLOC_ASSERT(before.state() == SpanState::kShared && span->class_id() == c);  // I1
     SPANALLOC_ASSERT(is_empty_only_if_delayed(*span.record, before));                 // I4
-    const std::uint32_t out = before.outstanding() - span->uncollected();
-    const bool is_nearly_full = !span->is_uncounted() && out * 2 > pages_.capacity(c);
+    const bool is_nearly_full =
+        !span->is_uncounted() &&
+        (before.outstanding() - span->uncollected()) * 2 > pages_.capacity(c);
     unlink(cache, span);
     span->expect_first_clock();
     forget_uncounted(cache, span);

@@ -7,7 +7,7 @@
 // ones leave and are shared.
 #pragma once
 
-#include "engines/standard/size_classes.hpp"
+#include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {
 
@@ -23,44 +23,59 @@ class UsedUpSpans {
   /// One more than can stay: a span joins before another one leaves.
   static constexpr unsigned kPlaces = kMostSlices + 1;
   static constexpr unsigned kNoPlace = kPlaces;
-  static_assert(kPlaces < 32);
+  static_assert(kPlaces < 64);
 
   bool is_empty() const { return used_ == 0; }
   SpanNumber span(unsigned i) const { return spans_[i].load_relaxed(); }
   ClassId class_of(unsigned i) const { return ClassId{classes_[i]}; }
-  /// The span's place; kNoPlace: it is not here. Other threads may ask for a vanished thread's.
-  unsigned place_of(SpanNumber number) const {
-    for (unsigned i = 0; i < kPlaces; ++i) {
-      if (span(i) == number) return i;
+  /// The span's place; kNoPlace: it is not here.
+  unsigned place_of(SpanRef span) const {
+    const unsigned place = span->place();  // of whatever thread it was used up last
+    return place < kPlaces && this->span(place) == span.number ? place : kNoPlace;
+  }
+  /// Other threads may ask for a vanished thread's.
+  bool has(SpanNumber number) const {
+    for (const Atomic<SpanNumber>& span : spans_) {
+      if (span.load_relaxed() == number) return true;
     }
-    return kNoPlace;
+    return false;
   }
   /// f(place); the span there may leave.
   template <class F>
   void for_each(F&& f) const {
-    for (std::uint32_t places = used_; places != 0; places &= places - 1) f(first_of(places));
+    for (std::uint64_t places = used_; places != 0; places &= places - 1) f(first_of(places));
   }
 
   static bool fits_at_all(ClassId c) { return slices(c) <= kMostSlices; }
-  bool fits(ClassId c) const { return slices_ + slices(c) <= kMostSlices; }
-  void join(SpanNumber number, ClassId c) {
+  /// Of one of so many threads.
+  bool fits(ClassId c, std::size_t threads, bool at_limit) const {
+    // The more there are, the less each may keep, because each may then wait for long. At a limit
+    // others may need it.
+    const std::size_t part = at_limit ? 0 : Config::kAllUsedUpBytes / max_of(threads, 1);
+    const std::size_t most = min_of(max_of(part, Config::kLeastUsedUpBytes), Config::kUsedUpBytes);
+    return (slices_ + slices(c)) << Config::kSliceBits <= most;
+  }
+  void join(SpanRef span, ClassId c) {
     const unsigned i = next_in(~used_ & kAll);
-    SPANALLOC_ASSERT(i < kPlaces && place_of(number) == kNoPlace);
+    SPANALLOC_ASSERT(i < kPlaces && place_of(span) == kNoPlace);
     next_ = (i + 1) % kPlaces;
-    spans_[i].store_release(number);
+    span->set_place(static_cast<std::uint8_t>(i));
+    spans_[i].store_release(span.number);
     classes_[i] = static_cast<std::uint8_t>(index_of(c));
     slices_ += slices(c);
-    used_ |= 1u << i;
+    used_ |= bit(i);
+    of_class_[index_of(c)] |= bit(i);
   }
   void leave(unsigned i) {
     SPANALLOC_ASSERT((used_ >> i & 1) != 0 && slices(class_of(i)) <= slices_);
     spans_[i].store_release(SpanNumber::kNone);
     slices_ -= slices(class_of(i));
-    used_ &= ~(1u << i);
-    ready_ &= ~(1u << i);
+    used_ &= ~bit(i);
+    ready_ &= ~bit(i);
+    of_class_[classes_[i]] &= ~bit(i);
   }
   /// Enough blocks of the span at this place are free again.
-  void mark_ready(unsigned i) { ready_ |= 1u << i; }
+  void mark_ready(unsigned i) { ready_ |= bit(i); }
   bool has_ready() const { return ready_ != 0; }
 
   /// The place of about the span that joined first; there must be one. (Joining spans take the next
@@ -70,38 +85,36 @@ class UsedUpSpans {
     return next_in(used_);
   }
   /// The place of a span of the class: of any, or of one that is marked ready.
-  unsigned any(ClassId c) const { return first_of_class(used_, c); }
-  unsigned any_ready(ClassId c) const { return first_of_class(ready_, c); }
+  unsigned oldest_of(ClassId c) const { return next_in(of_class_[index_of(c)]); }
+  unsigned any_ready(ClassId c) const { return first_of(of_class_[index_of(c)] & ready_); }
 
   void forget() {
     for (Atomic<SpanNumber>& span : spans_) span.store_relaxed(SpanNumber::kNone);
+    for (std::uint64_t& places : of_class_) places = 0;
     used_ = ready_ = slices_ = 0;
   }
 
  private:
-  static unsigned slices(ClassId c) { return SizeClasses<Config>::info(c).slices; }
-  static unsigned first_of(std::uint32_t places) {
-    return static_cast<unsigned>(std::countr_zero(places));
+  static std::size_t slices(ClassId c) { return SizeClasses<Config>::info(c).slices; }
+  static std::uint64_t bit(unsigned i) { return std::uint64_t{1} << i; }
+  // kNoPlace: of none.
+  static unsigned first_of(std::uint64_t places) {
+    return places == 0 ? kNoPlace : static_cast<unsigned>(std::countr_zero(places));
   }
 
-  // The next one of some places, going round; there must be one.
-  unsigned next_in(std::uint32_t places) const {
-    const std::uint32_t ahead = places >> next_ << next_;
+  // The next one of some places, going round; kNoPlace: of none.
+  unsigned next_in(std::uint64_t places) const {
+    const std::uint64_t ahead = places >> next_ << next_;
     return first_of(ahead != 0 ? ahead : places);
   }
-  unsigned first_of_class(std::uint32_t places, ClassId c) const {
-    for (; places != 0; places &= places - 1) {
-      if (class_of(first_of(places)) == c) return first_of(places);
-    }
-    return kNoPlace;
-  }
 
-  static constexpr std::uint32_t kAll = (1u << kPlaces) - 1;
+  static constexpr std::uint64_t kAll = (std::uint64_t{1} << kPlaces) - 1;
 
-  std::uint32_t used_ = 0;   // bit i: a span stands at place i
-  std::uint32_t ready_ = 0;  // bit i: and it is marked ready
-  std::uint32_t slices_ = 0;
-  std::uint32_t next_ = 0;
+  std::uint64_t used_ = 0;   // bit i: a span stands at place i
+  std::uint64_t ready_ = 0;  // bit i: and it is marked ready
+  std::uint64_t of_class_[SizeClasses<Config>::kSmallClasses] = {};  // bit i: and is of the class
+  std::size_t slices_ = 0;
+  unsigned next_ = 0;
   Atomic<SpanNumber> spans_[kPlaces];
   std::uint8_t classes_[kPlaces] = {};
 };

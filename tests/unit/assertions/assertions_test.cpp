@@ -67,7 +67,9 @@ class SpanAssertionDeathTest : public testing::Test {
   static constexpr std::size_t kSize = 5000;
 
   void SetUp() override {
-    for (int i = 0; i < 200; ++i) blocks_.push_back(own_.heap.allocate(kSize));
+    // Twice as many as stay with the thread when they are used up.
+    for (std::size_t i = 0; i < 2 * Standard::kUsedUpBytes / kSize; ++i)
+      blocks_.push_back(own_.heap.allocate(kSize));
     hot_ = span_of(blocks_.back());
     for (void* p : blocks_) {
       if (span_of(p)->load_word().state() == SpanState::kShared) parked_ = span_of(p);

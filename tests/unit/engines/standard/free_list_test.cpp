@@ -619,7 +619,7 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
     const std::vector<void*>& used_up = spans[spans.size() - 2];
     const auto place = [&] {
       return E::thread_cache.cache->owned.used_up().place_of(
-          E::pages.any_slice_at(address_of(used_up[0])).number);
+          E::pages.any_slice_at(address_of(used_up[0])));
     };
     if (place() == E::thread_cache.cache->owned.used_up().kNoPlace) return 1;
     test::on_another_thread([&] {
