@@ -80,6 +80,10 @@ class Block {
   SPANALLOC_INLINE void link_to(const Block* next) {
     set_link(address_of(this) ^ address_of(next));
   }
+  /// The mark of a block in a magazine (magazines.hpp): free, on no list. It is no link, and of
+  /// this block alone.
+  SPANALLOC_INLINE void mark_kept();
+  SPANALLOC_INLINE bool is_kept() const;
   /// For a block that leaves its list.
   SPANALLOC_INLINE void clear_link() { stored_ = 0; }
   /// For a block that is off its list already: a fork's child finds it with its link, or on no
@@ -99,8 +103,17 @@ struct NoBlock {
 };
 static_assert(offsetof(NoBlock, block) == kEndBit);
 inline constexpr NoBlock kNoBlock{};
+/// Where no block is either: kept blocks are marked by its address.
+inline constexpr NoBlock kKeptBlock{};
 constexpr Block* no_block() {
   return const_cast<Block*>(&kNoBlock.block);
+}
+
+void Block::mark_kept() {
+  link_to(&kKeptBlock.block);
+}
+bool Block::is_kept() const {
+  return link() == (address_of(this) ^ address_of(&kKeptBlock.block));
 }
 
 /// What a list in a span of `span` bytes holds, up to the first bad link.

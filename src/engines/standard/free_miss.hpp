@@ -149,15 +149,17 @@ struct FreeMiss {
   // Puts a block of an own span into its class's magazine, if that is open and has room.
   [[gnu::noinline]] static void keep_own(void* p, auto& thread, SpanRef slice) {
     const SpanRef span = thread.pages->span_of(slice);
-    if (thread.is_mine(span->load_word())) {
+    auto* const block = static_cast<Block*>(p);
+    if (thread.is_mine(span->load_word()) && span->is_block(address_of(p)) &&
+        SPANALLOC_LIKELY(!Misuse::looks_free(block))) {
       const ClassId c = span->class_id();
       auto& magazines = thread.cache->magazines;
-      auto* const block = static_cast<Block*>(p);
-      if (SPANALLOC_LIKELY(c >= magazines.kFirst && magazines.has_room(c) &&
-                           span->is_block(address_of(p)) && !block->has_link(kMostSpan))) {
-        poison_freed(block, *thread.pages);
-        return magazines.keep(c, block);
-      }
+      if (SPANALLOC_UNLIKELY(c < magazines.kFirst || !magazines.has_room(c)))
+        return deallocate_own(p, thread, span);
+      poison_freed(block, *thread.pages);
+      magazines.keep(c, block);
+      // A thread that lives off its magazines passes by, too.
+      return thread.cache->timed_work.count_event(thread, c);
     }
     deallocate_unkept(p, thread);
   }
@@ -195,7 +197,8 @@ struct FreeMiss {
     Block* list = span->free_list().first();
     if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
       return deallocate_suspect(p, thread, span);
-    if (!thread.cache->magazines.is_open(span->class_id())) thread.miss_map(span, *span.record);
+    if (SPANALLOC_LIKELY(!thread.cache->magazines.is_open(span->class_id())))
+      thread.miss_map(span, *span.record);
     poison_freed(block, *thread.pages);
     if (SPANALLOC_UNLIKELY(
             FreeTarget::push(span.record, block, address_of(list) ^ address_of(block)))) {

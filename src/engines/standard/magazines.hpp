@@ -17,7 +17,7 @@
 namespace spanalloc::standard {
 
 /// Of one cache record; `thread`, its thread cache, is the only one who calls. Zero-initialisable.
-/// A block in a magazine has the link that ends a list: so it looks free, and a write to it shows.
+/// A block in a magazine is marked: so each thread sees that it is free, and a write to it shows.
 /// The child of a fork finds each block of a vanished thread here once, or nowhere: it counts as
 /// out, and nobody has it.
 template <class Config>
@@ -38,8 +38,8 @@ class Magazines {
   bool has_room(ClassId c) const { return of(c).count.load_relaxed() < of(c).most; }
   /// Keeps a block that is out and that the program frees; there is room.
   SPANALLOC_INLINE void keep(ClassId c, Block* block) {
-    SPANALLOC_ASSERT(has_room(c));
-    block->link_to(no_block());
+    SPANALLOC_ASSERT(c >= kFirst && c < Classes::kFirstLarge && has_room(c));
+    block->mark_kept();
     const std::uint8_t count = of(c).count.load_relaxed();
     slot(c, count).store_relaxed(block);
     // Release: a fork's child that counts the block finds it, and its link.
@@ -52,33 +52,32 @@ class Magazines {
     of(c).count.store_relaxed(--count);
     if (count < of(c).least) of(c).least = count;
     Block* const block = slot(c, count).load_relaxed();
-    if (SPANALLOC_UNLIKELY(!is_kept(block))) Misuse<Config>::broken_list(block);
+    if (SPANALLOC_UNLIKELY(!block->is_kept())) Misuse<Config>::broken_list(block);
     // Release: a fork's child that finds no link does not count the block.
     block->release_link();
     unpoison(block, Classes::info(c).block_size);
     return block;
   }
 
-  /// The class, of several blocks a span, goes on with another span. `nearly_full`: more than half
+  /// The class, of several blocks a span, goes on with another span. `nearly_full`: half or more
   /// of its blocks were out.
   SPANALLOC_INLINE void note_refill(auto& thread, ClassId c, bool nearly_full) {
     if (c < kFirst) return;
     if (SPANALLOC_UNLIKELY(nearly_full || of(c).refills != 0)) count_refill(thread, c, nearly_full);
   }
 
-  /// Whether the magazine of the span's class has the block.
-  SPANALLOC_COLD bool has(SpanRef span, const Block* block) {
-    const ClassId c = span->class_id();
-    if (!used_ || c < kFirst || c >= Classes::kFirstLarge) return false;
-    for (unsigned i = 0; i < of(c).count.load_relaxed(); ++i) {
-      if (slot(c, i).load_relaxed() == block) return true;
+  /// Gives back what the classes have not needed since the call before. (A free in here may read
+  /// the clock, and come here again: then there is nothing to do.)
+  [[gnu::noinline]] void give_back_unused(auto& thread) {
+    if (SPANALLOC_LIKELY(!used_)) return;
+    std::uint8_t unused[kCount];
+    for (unsigned i = 0; i < kCount; ++i) {
+      unused[i] = magazines_[i].least;
+      magazines_[i].least = 0;
     }
-    return false;
-  }
-  /// Gives back what the classes have not needed since the call before.
-  void give_back_unused(auto& thread) {
     for_each([&](ClassId c, Magazine& magazine) {
-      for (std::uint8_t n = magazine.least; n != 0; --n) give_back_one(thread, c);
+      for (unsigned n = unused[index_of(c) - index_of(kFirst)]; n != 0; --n)
+        give_back_one(thread, c);
       magazine.least = magazine.count.load_relaxed();
     });
   }
@@ -104,7 +103,7 @@ class Magazines {
         const auto count = static_cast<std::uint8_t>(magazine.count.load_relaxed() - 1);
         // First: after a fork from here the child must not find the block twice.
         magazine.count.store_release(count);
-        if (Block* const block = slot(c, count).load_relaxed(); is_kept(block)) f(block);
+        if (Block* const block = slot(c, count).load_relaxed(); block->is_kept()) f(block);
       }
     });
   }
@@ -133,18 +132,17 @@ class Magazines {
       if (magazine.refills == 0) magazine.most = 0;
     } else if (magazine.refills != Config::kRefillsToKeep) {
       ++magazine.refills;
-      used_ = true;
     } else {
       // The more threads there are, the less each may hold, because each may then wait for long.
+      // At a limit others may need what the blocks pin.
       const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
-      const std::size_t bytes =
-          min_of(Config::kMagazineBytes, Config::kAllMagazinesBytes / kCount / threads);
+      const std::size_t part = Config::kAllMagazinesBytes / kCount / threads;
+      const bool at_limit = thread.pages->arena.is_at_limit();
+      const std::size_t bytes = at_limit ? 0 : min_of(Config::kMagazineBytes, part);
+      used_ = true;
       magazine.most = static_cast<std::uint8_t>(
           min_of(bytes / Classes::info(c).block_size, Config::kMagazineBlocks));
     }
-  }
-  static bool is_kept(const Block* block) {
-    return block->link() == (address_of(block) ^ address_of(no_block()));
   }
   template <class F>
   void for_each(F&& f) {

@@ -38,8 +38,8 @@ struct Misuse {
 
   /// The block to be freed has a link where the program's first word is: almost surely it is on a
   /// list.
-  static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(block->has_link(kMostSpan));
+  SPANALLOC_INLINE static bool looks_free(const Block* block) {
+    return SPANALLOC_UNLIKELY(block->has_link(kMostSpan) || block->is_kept());
   }
 
   /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
@@ -59,10 +59,11 @@ struct Misuse {
            (thread.is_mine(word) && span->free_list().first() == p);
   }
 
-  /// Whether the block is on the span's own lists or remote list, or in this thread's batch or
-  /// loan. Other threads may be using the span's lists: a search then ends early, where a block has
-  /// lost its link. A block that is out is on none of these.
+  /// Whether the block is in a magazine, of any thread, on the span's own lists or remote list, or
+  /// in this thread's batch or loan. Other threads may be using the span's lists: a search then
+  /// ends early, where a block has lost its link. A block that is out is on none of these.
   SPANALLOC_COLD static bool is_on_list(auto& thread, SpanRef span, const Block* block) {
+    if (block->is_kept()) return true;
     const ClassInfo& info = Classes::info(span->class_id());
     const auto has = [&](Block* list) {
       return list_has(list, block, info.virtual_span, info.blocks);
@@ -71,8 +72,7 @@ struct Misuse {
     if (word.head() != BlockOffset::kNone && has(thread.pages->block_at_offset(span, word.head())))
       return true;
     if (thread.cache != nullptr &&
-        (has(thread.cache->batches.newest(span)) || thread.cache->loans.has(span, block) ||
-         thread.cache->magazines.has(span, block))) {
+        (has(thread.cache->batches.newest(span)) || thread.cache->loans.has(span, block))) {
       return true;
     }
     // Acquire: pairs with FreeTarget::push().
@@ -83,6 +83,7 @@ struct Misuse {
   /// program has copied a link into it, or another thread's batch has it: it is to be freed like
   /// any other, without the link.
   SPANALLOC_COLD static void clear_suspect(auto& thread, SpanRef span, Block* block) {
+    if (block->is_kept()) freed_twice(block);
     if (is_on_list(thread, span, block)) retire_and_report(thread, span, block);
     block->clear_link();
   }

@@ -234,10 +234,10 @@ class OwnedSpans {
     const bool at_limit = thread.pages->arena.is_at_limit();
     while (!used_up_.fits(c, threads, at_limit)) share_used_up(thread, used_up_.oldest());
   }
-  // Whether more than half of a used-up span's blocks are out.
+  // Whether half or more of a used-up span's blocks are out.
   SPANALLOC_INLINE static bool is_nearly_full(SpanRef span, const ClassInfo& info) {
-    if (span->uncollected() * 2 >= info.blocks) return false;  // mostly that much
-    return (span->load_word().outstanding() - span->uncollected()) * 2 > info.blocks;
+    if (span->uncollected() * 2 > info.blocks) return false;  // mostly that much
+    return (span->load_word().outstanding() - span->uncollected()) * 2 >= info.blocks;
   }
   [[gnu::noinline]] bool take_used_up(auto& thread, ClassId c, unsigned place, SpanRef span,
                                       bool nearly_full) {

@@ -45,7 +45,7 @@ namespace spanalloc::standard {
 struct OwnedSpan {
   SpanRef span;
   BlockOffset remotes = BlockOffset::kNone;
-  bool is_nearly_full = false;  ///< more than half of its blocks were out
+  bool is_nearly_full = false;  ///< half or more of its blocks were out
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
@@ -385,7 +385,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(is_empty_only_if_delayed(*span.record, before));                 // I4
     const bool is_nearly_full =
         !span->is_uncounted() &&
-        (before.outstanding() - span->uncollected()) * 2 > pages_.capacity(c);
+        (before.outstanding() - span->uncollected()) * 2 >= pages_.capacity(c);
     unlink(cache, span);
     span->expect_first_clock();
     forget_uncounted(cache, span);

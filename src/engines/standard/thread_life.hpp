@@ -69,9 +69,10 @@ struct ThreadLife {
     // it.
     const void* outer = inside_without_cache.load_relaxed();
     inside_without_cache.store_relaxed(thread.pages);
+    // First: a block whose span is not the thread's any more may go into a batch.
+    if (SPANALLOC_UNLIKELY(cache.magazines.are_open())) cache.magazines.end(thread);
     cache.batches.flush_all(thread);
     if (SPANALLOC_UNLIKELY(!cache.loans.are_none())) cache.loans.end_all(thread);
-    if (SPANALLOC_UNLIKELY(cache.magazines.are_open())) cache.magazines.end(thread);
     cache.owned.share_without_blocks(thread);
     if (!cache.large_spans.is_empty()) {
       heap.pool_large_spans_of(cache, thread.shard());
@@ -108,9 +109,9 @@ struct ThreadLife {
     if (thread.cache == nullptr && heap.has_uncounted_abandoned()) attach(thread);
     if (thread.cache != nullptr) {
       auto& cache = *thread.cache;
+      cache.magazines.give_all_back(thread);
       cache.batches.flush_all(thread);
       cache.loans.return_all(thread);
-      cache.magazines.give_all_back(thread);
       heap.put_in_pool(heap.protocol().collect_delayed(cache.number), thread.shard());
       // Shared, the thread's spans serve it as well, and their free pages can be purged.
       cache.owned.share_all(thread);

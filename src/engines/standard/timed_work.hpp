@@ -23,13 +23,18 @@ class TimedWork {
   }
   /// True: run it soon again, because there is more to do, or the thread does it seldom.
   [[gnu::noinline]] bool run(auto& thread, ClassId busy) {
+    thread.cache->batches.flush_one(thread);  // (enters by itself)
     const auto inside = thread.enter();
     const std::uint64_t now = os::now_ms();
     const bool has_more = thread.pages->memory_return.purge_if_due(now);
     if (has_more) events_ |= kEvents - 1;  // this thread goes on with its next event
+    thread.collect_delayed();
     thread.collect_uncounted_if_due();
     thread.cache->owned.share_unused(thread, now, busy);
-    thread.cache->magazines.give_back_unused(thread);
+    if (now - magazines_ms_ >= Config::kRoundOfCurrentMs) {
+      magazines_ms_ = now;
+      thread.cache->magazines.give_back_unused(thread);
+    }
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;
     last_ms_ = now;
     return has_more || seldom;
@@ -41,6 +46,7 @@ class TimedWork {
   std::uint32_t events_ = 0;
   std::uint32_t misses_ = 0;
   std::uint64_t last_ms_ = 0;
+  std::uint64_t magazines_ms_ = 0;  // when it looked at them last
 };
 
 }  // namespace spanalloc::standard

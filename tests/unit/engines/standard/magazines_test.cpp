@@ -14,6 +14,7 @@
 
 #include "engines/standard/test_support.hpp"
 #include "heap_walk.hpp"
+#include "memory_return_access.hpp"
 #include "random.hpp"
 #include "threads.hpp"
 
@@ -27,6 +28,9 @@ auto& magazines() {
 }
 standard::SpanRef span_of(const void* p) {
   return E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+}
+bool is_kept(const void* p) {
+  return static_cast<const standard::Block*>(p)->is_kept();
 }
 bool is_current(const void* p, std::size_t size) {
   return E::thread_cache.current_span(Classes::of(size)) == span_of(p);
@@ -100,7 +104,7 @@ TEST_F(StandardMagazines, WhoReplacesBlocksAtRandomHasThem) {
         void* const old = p;
         ASSERT_TRUE(magazines().has_room(c));
         E::deallocate(p);
-        EXPECT_TRUE(magazines().has(span_of(old), static_cast<standard::Block*>(old)));
+        EXPECT_TRUE(is_kept(old));
         p = E::allocate(size);
         EXPECT_EQ(p, old);
       }
@@ -154,16 +158,65 @@ TEST_F(StandardMagazines, TheyAreBounded) {
   }
 }
 
+// Frees some blocks that are in no current span, and returns those that are kept.
+std::vector<void*> keep_some(Replaced& it) {
+  std::vector<void*> kept;
+  while (it.blocks.size() > 100) {
+    E::deallocate(it.blocks.back());
+    if (is_kept(it.blocks.back())) kept.push_back(it.blocks.back());
+    it.blocks.pop_back();
+  }
+  EXPECT_FALSE(kept.empty());
+  return kept;
+}
+
 TEST_F(StandardMagazines, TrimTakesAllOfThem) {
   replacing(16384, [&](Replaced& it) {
-    while (it.blocks.size() > 100) {
-      E::deallocate(it.blocks.back());
-      it.blocks.pop_back();
-    }
-    EXPECT_TRUE(magazines().give_all_back(E::thread_cache));
+    const std::vector<void*> kept = keep_some(it);
+    E::trim();
+    EXPECT_FALSE(magazines().give_all_back(E::thread_cache)) << "nothing is left";
+    for (void* p : kept) EXPECT_FALSE(is_kept(p));
+  });
+}
+
+TEST_F(StandardMagazines, TheyAreGivenBackWhenMemoryIsOut) {
+  replacing(16384, [&](Replaced& it) {
+    keep_some(it);
+    EXPECT_TRUE(standard::Refill<Standard>::give_back_unused(E::thread_cache));
     EXPECT_FALSE(magazines().give_all_back(E::thread_cache));
-    for (void* p : it.blocks)
-      EXPECT_FALSE(magazines().has(span_of(p), static_cast<standard::Block*>(p)));
+  });
+}
+
+TEST_F(StandardMagazines, WhatIsNotNeededIsGivenBackByAndBy) {
+  replacing(16384, [&](Replaced& it) {
+    keep_some(it);
+    magazines().give_back_unused(E::thread_cache);  // what was there since the look before: nothing
+    magazines().give_back_unused(E::thread_cache);
+    EXPECT_FALSE(magazines().give_all_back(E::thread_cache));
+  });
+}
+
+// Neither malloc nor free looks at a span, a list or the pool; but what others have freed goes back
+// to the kernel all the same.
+// Neither malloc nor free looks at a span, a list or the pool; but what was freed before goes back
+// to the kernel all the same.
+TEST(StandardMagazinesAlone, WhoLivesOffThemPassesBy) {
+  in_fresh_process([] {
+    std::vector<void*> peak = fill(64 * kMiB, 1000);
+    Replaced it{4096};
+    it.fill();
+    it.replace(4000);
+    ASSERT_TRUE(magazines().is_open(Classes::of(4096)));
+    char* const middle = static_cast<char*>(peak[peak.size() / 2]);
+    char* const page = middle - address_of(middle) % kPage;
+    free_all(peak);
+    // A decay epoch begins as soon as one has ended.
+    for (int i = 0; i < 10'000 && resident_pages(page, kPage) != 0; ++i) {
+      standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).store_relaxed(0);
+      it.replace(1000);
+    }
+    EXPECT_EQ(resident_pages(page, kPage), 0u);
+    free_all(it.blocks);
   });
 }
 
@@ -201,7 +254,7 @@ TEST_F(StandardMagazines, TheyAreNoneOfOtherThreadsBlocks) {
   replacing(size, [&](Replaced&) {
     for (void* p : others) {
       E::deallocate(p);
-      EXPECT_FALSE(magazines().has(span_of(p), static_cast<standard::Block*>(p)));
+      EXPECT_FALSE(is_kept(p));
     }
   });
 }
@@ -216,11 +269,7 @@ TEST_F(StandardMagazines, AForksChildGivesBackWhatVanishedThreadsKept) {
     Replaced it{16384};
     it.fill();
     it.replace(4000);
-    for (int i = 0; i < 5; ++i) {
-      E::deallocate(it.outside());
-      it.outside() = it.blocks.back();
-      it.blocks.pop_back();
-    }
+    keep_some(it);
     blocks = it.blocks;
     kept.count_down();
     over.wait();
@@ -248,8 +297,23 @@ TEST_F(StandardMagazinesDeathTest, ABlockThatWaitsThereIsRefused) {
   replacing(16384, [&](Replaced& it) {
     void*& p = it.outside();
     E::deallocate(p);
+    ASSERT_TRUE(is_kept(p));
     expect_named([&] { E::deallocate(p); }, "double free");
+    expect_named([&] { (void)Api::malloc_usable_size(p); }, "memory that is free");
+    expect_named([&] { (void)Api::realloc(p, 20000); }, "memory that is free");
     p = E::allocate(16384);
+  });
+}
+
+// Whichever magazine has it: the mark tells.
+TEST_F(StandardMagazinesDeathTest, ABlockThatWaitsThereIsRefusedToOtherThreads) {
+  if (test::kUnderTsan || test::kUnderAsan) GTEST_SKIP() << "forks of threaded programs";
+  replacing(2000, [&](Replaced& it) {
+    void*& p = it.outside();
+    E::deallocate(p);
+    ASSERT_TRUE(is_kept(p));
+    expect_named([&] { test::on_another_thread([&] { E::deallocate(p); }); }, "double free");
+    p = E::allocate(2000);
   });
 }
 
