@@ -70,6 +70,7 @@ class StandardWorldOf {
     grant_purges();
     count_cpus(cpus);
     SpinLockTestAccess::begin_first_generation();
+    standard::inside_without_cache.store_relaxed(nullptr);  // a failure may have come in a call
     per_thread_storage(&standard::inside_without_cache, sizeof(standard::inside_without_cache));
     if (!heap_.start()) fail("no memory to start with");
     name_variables();
