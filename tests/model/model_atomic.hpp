@@ -40,7 +40,7 @@ void yield();
 
 /// Before a store that a fork's child finds behind all before it: in an exploration of forks the
 /// running thread's stores arrive.
-void store_in_order();
+void store_in_order(const void* cell);
 
 }  // namespace spanalloc::model
 
@@ -226,7 +226,7 @@ class Plain {
 /// Ahead of every store behind it, too: more than the library promises, but what a kernel that
 /// stops threads for a fork finds.
 inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
-  if (model::modelled) model::store_in_order();
+  if (model::modelled) model::store_in_order(&word);
   word = value;
 }
 

@@ -538,9 +538,10 @@ bool fails_spuriously() {
   return explorer.fails_spuriously();
 }
 
-void store_in_order() {
+void store_in_order(const void* cell) {
   explorer.before_change();
-  if (explorer.forks()) explorer.memory().drain(explorer.self());
+  const bool is_ordered = is_release(explorer.order_of(cell, Access::store, Order::release));
+  if (explorer.forks() && is_ordered) explorer.memory().drain(explorer.self());
 }
 
 void plain_access(const void* cell, bool write) {

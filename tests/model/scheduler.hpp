@@ -127,7 +127,7 @@ void end_sequence();
 /// What an operation does to a variable.
 enum class Access : std::uint8_t { load, store, update };
 /// In a World's constructor: a planted fault. In this execution operations have the order that it
-/// says, given theirs.
+/// says, given theirs. (A store in order is a release, or has no order.)
 using OrderFault = Order (*)(const void* cell, Access access, Order order);
 void plant(OrderFault fault);
 /// Whether the executions end in forks.

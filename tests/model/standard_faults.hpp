@@ -68,6 +68,14 @@ inline constexpr auto kRecord = [](auto& world, std::uint32_t n) {
   auto& record = world.pages().caches[standard::CacheNumber{n}];
   return Place{&record, sizeof(record)};
 };
+inline constexpr auto kMagazines = [](auto& world, std::uint32_t n) {
+  auto& magazines = world.pages().caches[standard::CacheNumber{n}].magazines;
+  return Place{&magazines, sizeof(magazines)};
+};
+// The links, where they are cleared in order.
+inline constexpr auto kBlocks = [](auto& world, std::uint32_t n) {
+  return Place{world.pages().address(standard::SpanNumber{n + 1}), world.kOne};
+};
 inline constexpr auto kPool = [](auto& world, std::uint32_t) {
   return Place{&world.heap().pool().stacks(), sizeof(world.heap().pool().stacks())};
 };

@@ -18,6 +18,7 @@ struct Left {
   unsigned single = 0;      // spans of one block whose block is out
   unsigned missing = 2;     // blocks in no place: one a thread, a list that it was taking, a batch
   unsigned just_freed = 1;  // blocks that are on a list, and not counted yet
+  bool comes_back = false;  // what was lost may have had no free block
 };
 
 // The child's own thread is the helper.
@@ -43,7 +44,9 @@ struct Forked : Scene {
     MODEL_CHECK(walk.broken == 0 && walk.unnoticed == 0);
     MODEL_CHECK(walk.in_pool == 0 && walk.owned == 0 && walk.owned_empty == 0);
     MODEL_CHECK(walk.lost <= kMost.lost && walk.single <= kMost.single);
-    MODEL_CHECK(walk.lost == this->heap().lost_to_fork.load_relaxed());
+    // (One that had no free block comes back when all are freed.)
+    const std::size_t lost = this->heap().lost_to_fork.load_relaxed();
+    MODEL_CHECK(kMost.comes_back ? walk.lost <= lost : walk.lost == lost);
     std::uint32_t missing = 0;
     std::uint32_t just_freed = 0;
     this->pages().arena.walk([&](std::uint32_t number, std::size_t, bool free) {
@@ -56,6 +59,9 @@ struct Forked : Scene {
       just_freed += out - blocks;
     });
     MODEL_CHECK(missing <= kMost.missing && just_freed <= kMost.just_freed);
+    if constexpr (requires(const Scene& scene) { scene.most_in_hand(); }) {
+      MODEL_CHECK(missing + just_freed <= this->most_in_hand());
+    }
   }
 };
 
@@ -234,6 +240,128 @@ struct CachedLarge : StandardWorld {
   }
 };
 
+// --- Magazines -----------------------------------------------------------------------------------
+
+// A thread that is seen to have done its calls has nothing in hand: each block that it freed is
+// found, in its magazine too.
+struct MagazinesBooks : MagazinesWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  void note_done(unsigned self) { done[self].store_release(true); }
+  unsigned most_in_hand() const {
+    unsigned working = 0;
+    for (const Atomic<bool>& one : done) working += one.load_relaxed() ? 0 : in_hand;
+    return working;
+  }
+  unsigned in_hand = 1;
+  Atomic<bool> done[2];
+};
+struct MagazinesScene : MagazinesBooks {
+  MagazinesScene() {
+    start_with_magazine(0, p);
+    start_attached(1);
+  }
+};
+// A block is kept, taken, kept and, by whatever gives back, freed to its span, of which another
+// thread frees the other block.
+enum class GivesBack { kNever, kNowAndThen, kAtEnd };
+template <GivesBack kGivesBack>
+struct KeptAndTaken : MagazinesScene {
+  void thread(unsigned self) {
+    if (self == 1) {
+      free(p[1]);
+    } else {
+      free(p[0]);
+      free(malloc(kTwo));
+      if constexpr (kGivesBack == GivesBack::kNowAndThen) give_back_unused();
+      if constexpr (kGivesBack == GivesBack::kAtEnd) end();
+    }
+    note_done(self);
+  }
+};
+// The span is shared.
+struct KeptOfShared : KeptAndTaken<GivesBack::kNowAndThen> {
+  KeptOfShared() { start_shared(0); }
+};
+// Alone, a thread fills its magazine, and uses it up again;
+struct OneWithMagazine : MagazinesScene {
+  static constexpr unsigned kThreads = 1;
+  OneWithMagazine() { note_done(1); }
+};
+struct MagazineIsFull : OneWithMagazine {
+  // (Two are taken in a row: the note that it has the first one may be late.)
+  MagazineIsFull() { in_hand = 2; }
+  void thread(unsigned self) {
+    for (void* block : p) free(block);
+    for (int i = 0; i < 3; ++i) malloc(kTwo);
+    note_done(self);
+  }
+};
+// keeps a block where one was that its span has on a list since, as the last one;
+struct PlaceIsUsedAgain : OneWithMagazine {
+  PlaceIsUsedAgain() {
+    start_kept(0, p[0]);
+    as(0, [&] { malloc(kTwo); });
+    start_freed(1, p[0]);
+  }
+  void thread(unsigned self) {
+    free(p[2]);
+    note_done(self);
+  }
+};
+// and keeps again what it has just taken.
+struct TakenIsKept : OneWithMagazine {
+  TakenIsKept() {
+    order_of_out = Order::relaxed;
+    start_kept(0, p[2]);  // (the child frees others first, and so ends the vanished thread's cache)
+  }
+  void thread(unsigned self) {
+    free(malloc(kTwo));
+    note_done(self);
+  }
+};
+// Of a child: the thread with the magazine has vanished. Who comes first gives back what it kept:
+// the thread that goes on, or one that it has started, which frees the other block of a span.
+struct VanishedWithMagazine : MagazinesBooks {
+  VanishedWithMagazine() {
+    in_hand = 2;  // its own block, and one that it gives back
+    start_attached(0);
+    start_with_magazine(2, p);
+    start_kept(2, p[0]);
+    start_kept(2, p[2]);
+    as(0, [&] {
+      SpinLock::enter_child();
+      standard::ForkRecovery<Config>::enter_child(&pages());
+    });
+  }
+};
+struct RecoveredTwice : VanishedWithMagazine {
+  void thread(unsigned self) {
+    if (self == 0) {
+      claim_empty();
+    } else {
+      free(p[1]);
+    }
+    note_done(self);
+  }
+};
+// What it must not do: the count is lowered after the block is freed.
+template <bool kTooLate>
+struct CountLowered : VanishedWithMagazine {
+  static constexpr unsigned kThreads = 1;
+  void thread(unsigned) {
+    auto& vanished = pages().caches[word_of(p[0]).owner()].magazines;
+    vanished.take_each_of_vanished([&](Block* block) {
+      const standard::SpanRef span = span_of(block);
+      const auto link = [&](auto head) { block->link_to(pages().first_of(span, head)); };
+      // Counted again; and when it is freed all counts are 0.
+      if (kTooLate) vanished.keep(kClass, block);
+      heap().protocol().free_remote(span, pages().offset_of(span, block), 1, link);
+      if (kTooLate) vanished.forget();
+    });
+  }
+};
+
 // What must not be left out of the recovery: each of these children is found broken without it.
 template <class Scene>
 struct ListsAreBelieved : Forked<Scene> {
@@ -252,15 +380,19 @@ struct HandsAreForgotten : Forked<Scene> {
 };
 
 template <class World>
-void expect_holds_when_forked(const char* name, unsigned preemptions) {
+void expect_holds_when_forked(const char* name, unsigned preemptions, unsigned full) {
   for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso}) {
     if (!adds_something(memory)) continue;
     expect_holds<World>(name, {.memory = memory,
-                               .preemptions = bound(preemptions, preemptions + 1),
+                               .preemptions = bound(preemptions, full),
                                .max_steps = 20'000,
                                .forks = true,
                                .one_late = true});
   }
+}
+template <class World>
+void expect_holds_when_forked(const char* name, unsigned preemptions) {
+  expect_holds_when_forked<World>(name, preemptions, preemptions + 1);
 }
 
 TEST(StandardFork, SpansAreWhereTheyBelong) {
@@ -287,6 +419,28 @@ TEST(StandardFork, WhatThreadsKeep) {
       "CachedLarge", 1);
 }
 
+TEST(StandardFork, Magazines) {
+  constexpr Left kShared{.just_freed = 1};
+  constexpr Left kOwned{.just_freed = 0};
+  expect_holds_when_forked<Forked<KeptAndTaken<GivesBack::kNever>, kOwned>>("KeptAndTaken", 1);
+  expect_holds_when_forked<Forked<KeptAndTaken<GivesBack::kNowAndThen>, kOwned>>(
+      "KeptAndTaken, given back", 1);
+  constexpr Left kMoved{.lost = 1, .comes_back = true};
+  expect_holds_when_forked<Forked<KeptAndTaken<GivesBack::kAtEnd>, kMoved>>(
+      "KeptAndTaken, at the end", 1);
+  expect_holds_when_forked<Forked<KeptOfShared, kShared>>("KeptOfShared", 1);
+  expect_holds_when_forked<Forked<MagazineIsFull, kOwned>>("MagazineIsFull", 0);
+  expect_holds_when_forked<Forked<PlaceIsUsedAgain, kOwned>>("PlaceIsUsedAgain", 1);
+  expect_holds_when_forked<Forked<TakenIsKept, kOwned>>("TakenIsKept", 1);
+}
+TEST(StandardFork, MagazinesAreRecovered) {
+  expect_holds_when_forked<Forked<RecoveredTwice, Left{.lost = 1, .comes_back = true}>>(
+      "RecoveredTwice", 0, 0);
+  expect_holds_when_forked<Forked<CountLowered<false>>>("CountLowered", 0);
+  const Options options{.max_steps = 20'000, .forks = true, .one_late = true};
+  expect_finds<Forked<CountLowered<true>>>("CountLowered, too late", options, "free of a pointer");
+}
+
 TEST(StandardFork, EachPartOfTheRecoveryIsNeeded) {
   const Options options{.max_steps = 20'000, .forks = true, .one_late = true};
   expect_finds<ListsAreBelieved<Neighbours>>("ListsAreBelieved<Neighbours>", options, "");
@@ -309,6 +463,8 @@ TEST(StandardFork, EachReleaseIsNeeded) {
   expect_needs_release<TwoRemoteFrees, kLock>("locks");
   expect_needs_release<CachedLarge, kRecord>("cache records");
   expect_needs_release<EndsWithLoan, kRecord>("cache records, with a loan");
+  expect_needs_release<PlaceIsUsedAgain, kMagazines>("magazines");
+  expect_needs_release<TakenIsKept, kBlocks>("links of blocks that are taken");
 }
 
 }  // namespace

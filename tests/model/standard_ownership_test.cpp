@@ -473,6 +473,93 @@ TEST(StandardOwnership, Loans) {
   EXPECT_HOLDS_EVERYWHERE(BorrowAgainstOwner, 2, 1);
 }
 
+// --- Magazines -----------------------------------------------------------------------------------
+
+// A block is in its owner's magazine, and another thread frees the last other one of the span,
+// owned or shared. The span is not free before the block is given back, and then once.
+template <bool kShared, bool kMapped>
+struct KeptMeanwhile : MagazinesWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  KeptMeanwhile() {
+    if (kMapped) start_mapped(0);
+    start_with_magazine(0, p);
+    if (kShared) start_shared(0);
+    start_attached(1);
+    start_kept(0, p[0]);
+  }
+  void thread(unsigned self) {
+    if (self == 1) {
+      free(p[1]);
+      claim_empty();
+    } else {
+      take_and_keep();
+      give_back_unused();
+    }
+  }
+  void at_rest() { check_freed_by(0); }
+
+ protected:
+  void take_and_keep() {
+    MODEL_CHECK(!is_free(p[0]));
+    MODEL_CHECK(malloc(kTwo) == p[0]);
+    MODEL_CHECK(!is_free(p[0]));
+    free(p[0]);
+    MODEL_CHECK(!is_free(p[0]));
+  }
+  void check_freed_by(unsigned t) {
+    check();
+    start_shared(t);
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
+  }
+};
+using OwnedKeptMeanwhile = KeptMeanwhile<false, false>;
+using MappedKeptMeanwhile = KeptMeanwhile<false, true>;
+using SharedKeptMeanwhile = KeptMeanwhile<true, false>;
+// The thread's trim or end gives it back.
+template <bool kEnds, bool kShared>
+struct KeptUntil : KeptMeanwhile<kShared, false> {
+  void thread(unsigned self) {
+    if (self == 1) return this->free(this->p[1]);
+    this->take_and_keep();
+    if (kEnds) return this->end();
+    this->trim();
+  }
+  void at_rest() { this->check_freed_by(kEnds ? this->kHelper : 0u); }
+};
+using OwnedKeptUntilTrim = KeptUntil<false, false>;
+using SharedKeptUntilTrim = KeptUntil<false, true>;
+using OwnedKeptUntilEnd = KeptUntil<true, false>;
+using SharedKeptUntilEnd = KeptUntil<true, true>;
+
+// What the block is out for: here its span counts it as free.
+struct KeptAndFreed : SharedKeptMeanwhile {
+  KeptAndFreed() {
+    as(0, [&] {
+      Block* const block = magazines().take(kClass);
+      cache().free_kept(block);
+      magazines().keep(kClass, block);
+    });
+  }
+  void thread(unsigned self) {
+    if (self == 1) return free(p[1]);
+    MODEL_CHECK(!is_free(p[0]));
+  }
+  void at_rest() {}
+};
+
+TEST(StandardOwnership, Magazines) {
+  EXPECT_FINDS(KeptAndFreed, "is_free", {});
+  EXPECT_HOLDS_EVERYWHERE(OwnedKeptMeanwhile, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(MappedKeptMeanwhile, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(SharedKeptMeanwhile, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OwnedKeptUntilTrim, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(SharedKeptUntilTrim, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(OwnedKeptUntilEnd, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(SharedKeptUntilEnd, 2, 1);
+}
+
 // --- A span's next life --------------------------------------------------------------------------
 
 // A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the

@@ -41,6 +41,13 @@ struct ModelEarlyPartial : ModelStandard {
   static constexpr std::uint32_t kPartialPermille = 125;
 };
 
+/// ... has a magazine for a class when it has gone on twice with a span that was nearly full.
+struct ModelMagazines : ModelStandard {
+  static constexpr const char* kName = "standard-model-magazines";
+  static constexpr std::uint8_t kRefillsToKeep = 1;
+  static constexpr unsigned kMagazineBlocks = 2;
+};
+
 template <class TheConfig>
 class StandardWorldOf {
  public:
@@ -89,7 +96,7 @@ class StandardWorldOf {
     Entry& entry = entry_of(p);
     MODEL_CHECK(!entry.out);
     entry.block = p;
-    entry.set_out(true);
+    entry.set_out(true, order_of_out);
     entry.touch();
     return p;
   }
@@ -183,6 +190,8 @@ class StandardWorldOf {
   Pages& pages() { return pages_; }
 
  protected:
+  Order order_of_out = Order::release;
+
   ThreadCache& cache() { return caches_[acting_thread()]; }
   test::HeapWalk walk() { return standard::HeapWalker<Config>(heap_).walk(); }
 
@@ -217,9 +226,12 @@ class StandardWorldOf {
     Atomic<std::uint8_t> shown;  // and as a fork's child does
     Plain<int> contents;         // for the block's own bytes
 
-    void set_out(bool value) {
+    // `order`: as programs do, a thread may note with less than release that it has a block now.
+    void set_out(bool value, Order order = Order::release) {
       out = value;
-      if (explores_forks()) shown.store_release(value);
+      if (!explores_forks()) return;
+      if (order == Order::relaxed) return shown.store_relaxed(value);
+      shown.store_release(value);
     }
     void touch() { contents.set(contents.get() + 1); }
   };
@@ -254,6 +266,39 @@ class StandardWorldOf {
 
 using StandardWorld = StandardWorldOf<ModelStandard>;
 using EarlyPartialWorld = StandardWorldOf<ModelEarlyPartial>;
+
+/// Blocks of kTwo have magazines.
+class MagazinesWorld : public StandardWorldOf<ModelMagazines> {
+ public:
+  using Block = standard::Block;
+  static constexpr standard::ClassId kClass = Classes::of(kTwo);
+
+  /// Thread t has a magazine, which is empty, a used-up span with blocks p[0] and p[1], and a
+  /// current one with p[2] and p[3]. All are out.
+  void start_with_magazine(unsigned t, void* (&p)[4]) {
+    start_with(t, kTwo, p);
+    as(t, [&] {
+      for (const unsigned i : {0u, 2u}) {
+        free(p[i]);
+        MODEL_CHECK(malloc(kTwo) == p[i]);
+      }
+      MODEL_CHECK(magazines().is_open(kClass));
+    });
+  }
+  void start_kept(unsigned t, void* p) {
+    start_freed(t, p);
+    as(t, [&] { MODEL_CHECK(static_cast<Block*>(p)->is_kept()); });
+  }
+  /// What a thread does now and then; twice, because only then nothing has been needed since the
+  /// time before.
+  void give_back_unused() {
+    const auto inside = cache().enter();
+    for (int i = 0; i < 2; ++i) magazines().give_back_unused(cache());
+  }
+
+ protected:
+  standard::Magazines<Config>& magazines() { return cache().cache->magazines; }
+};
 
 }  // namespace model
 }  // namespace spanalloc
