@@ -5,7 +5,6 @@ took part:
     spanalloc bench run -w before=/tmp/before/libspanalloc.so --out DIR
     bench/before_after.py DIR            rewrites docs/tuning.md
     bench/before_after.py DIR --print    prints instead
-    bench/before_after.py DIR --section cliffs   the same of a run of the shapes in that section of the page
 """
 
 import argparse
@@ -20,8 +19,6 @@ def main():
     parser.add_argument("results", metavar="DIR", help="the run's folder")
     parser.add_argument("--before", default=before_after.BEFORE, metavar="NAME", help="what --with called the older build")
     parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave docs/tuning.md alone")
-    parser.add_argument("--section", default="cases", choices=("cases", "cliffs"),
-                        help="which table of docs/tuning.md (default: cases, all of the suite)")
     options = parser.parse_args()
     table = before_after.table(options.results, options.before)
     if options.only_print:
@@ -31,7 +28,7 @@ def main():
     with open(path, encoding="utf-8") as file:
         text = file.read()
     with open(path, "w", encoding="utf-8") as file:
-        file.write(readme.between_markers(text, options.section, table + "\n", "docs/tuning.md"))
+        file.write(readme.between_markers(text, "cases", table + "\n", "docs/tuning.md"))
 
 
 if __name__ == "__main__":

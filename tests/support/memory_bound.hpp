@@ -32,9 +32,9 @@ struct MemoryBound {
   static constexpr double kAtRest = 33;
   /// `b` of threads that free blocks of their own only, and by the batch; of those that replace
   /// blocks at random; and of all.
-  static constexpr std::size_t kThread = 14 * kMiB;
-  static constexpr std::size_t kThreadWithMagazines = 75 * kMiB;
-  static constexpr std::size_t kThreadWithRemotes = 100 * kMiB;
+  static constexpr std::size_t kThread = 10 * kMiB;
+  static constexpr std::size_t kThreadWithMagazines = 72 * kMiB;
+  static constexpr std::size_t kThreadWithRemotes = 96 * kMiB;
   /// `c`: what a process has at its start, and what the first look at a table opens.
   static constexpr std::size_t kProcess = 1 * kMiB;
 

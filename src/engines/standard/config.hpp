@@ -45,11 +45,9 @@ struct Standard {
   static constexpr unsigned kClassesByByte = 41;  // up to 1,152 bytes
 
   // --- When spans move ---------------------------------------------------------------------------
-  /// A thread keeps owning spans that it has used up, up to so many bytes, beside its current
-  /// spans; and all threads together so many, an equal part for each, but for so many at least.
-  static constexpr std::size_t kUsedUpBytes = 62 * 64 * kKiB;
-  static constexpr std::size_t kAllUsedUpBytes = 64 * kMiB;
-  static constexpr std::size_t kLeastUsedUpBytes = 512 * kKiB;
+  /// A thread keeps owning spans that it has used up, up to so many bytes,
+  /// beside its current spans.
+  static constexpr std::size_t kUsedUpBytes = 512 * kKiB;
   /// A class has a magazine after so many refills in a row with spans that are nearly full. It
   /// holds up to so many blocks,
   static constexpr std::uint8_t kRefillsToKeep = 8;

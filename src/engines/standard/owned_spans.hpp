@@ -72,7 +72,7 @@ class OwnedSpans {
   /// The current span becomes a used-up one, or is shared if there is no room for such large ones.
   void use_up(auto& thread, ClassId c, SpanRef span) {
     if (!UsedUp::fits_at_all(c) || thread.exited) return share_current(thread, c, span, 0);
-    make_room_for_used_up(thread, c);
+    while (!used_up_.fits(c)) share_used_up(thread, used_up_.oldest());
     join_used_up(c, span);
     if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
     leave_current(thread, c);
@@ -229,11 +229,6 @@ class OwnedSpans {
     share(thread, span, free_blocks, [] {});
   }
 
-  void make_room_for_used_up(auto& thread, ClassId c) {
-    const std::size_t threads = thread.heap->live_caches.load_relaxed();
-    const bool at_limit = thread.pages->arena.is_at_limit();
-    while (!used_up_.fits(c, threads, at_limit)) share_used_up(thread, used_up_.oldest());
-  }
   // Whether half or more of a used-up span's blocks are out.
   SPANALLOC_INLINE static bool is_nearly_full(SpanRef span, const ClassInfo& info) {
     if (span->uncollected() * 2 > info.blocks) return false;  // mostly that much

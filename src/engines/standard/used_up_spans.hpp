@@ -47,14 +47,7 @@ class UsedUpSpans {
   }
 
   static bool fits_at_all(ClassId c) { return slices(c) <= kMostSlices; }
-  /// Of one of so many threads.
-  bool fits(ClassId c, std::size_t threads, bool at_limit) const {
-    // The more there are, the less each may keep, because each may then wait for long. At a limit
-    // others may need it.
-    const std::size_t part = at_limit ? 0 : Config::kAllUsedUpBytes / max_of(threads, 1);
-    const std::size_t most = min_of(max_of(part, Config::kLeastUsedUpBytes), Config::kUsedUpBytes);
-    return (slices_ + slices(c)) << Config::kSliceBits <= most;
-  }
+  bool fits(ClassId c) const { return slices_ + slices(c) <= kMostSlices; }
   void join(SpanRef span, ClassId c) {
     const unsigned i = next_in(~used_ & kAll);
     SPANALLOC_ASSERT(i < kPlaces && place_of(span) == kNoPlace);

@@ -21,15 +21,15 @@ class StandardUsedUpSpans : public testing::Test {
 };
 
 TEST_F(StandardUsedUpSpans, AreFoundByPlaceAndByClass) {
-  for (unsigned i = 0; i < 20; ++i) used_up_.join(span(i), i % 2 == 0 ? kOneSlice : kFourSlices);
-  for (unsigned i = 0; i < 20; ++i) {
+  for (unsigned i = 0; i < 8; ++i) used_up_.join(span(i), i % 2 == 0 ? kOneSlice : kFourSlices);
+  for (unsigned i = 0; i < 8; ++i) {
     const unsigned place = used_up_.place_of(span(i));
     ASSERT_NE(place, UsedUp::kNoPlace);
     EXPECT_EQ(used_up_.span(place), span(i).number);
     EXPECT_EQ(used_up_.class_of(place), i % 2 == 0 ? kOneSlice : kFourSlices);
     EXPECT_TRUE(used_up_.has(span(i).number));
   }
-  EXPECT_EQ(used_up_.place_of(span(20)), UsedUp::kNoPlace) << "its record says 0, as another's";
+  EXPECT_EQ(used_up_.place_of(span(8)), UsedUp::kNoPlace) << "its record says 0, as another's";
   EXPECT_EQ(used_up_.any_ready(kFourSlices), UsedUp::kNoPlace);
   used_up_.mark_ready(used_up_.place_of(span(7)));
   EXPECT_EQ(used_up_.any_ready(kFourSlices), used_up_.place_of(span(7)));
@@ -41,7 +41,7 @@ TEST_F(StandardUsedUpSpans, AreFoundByPlaceAndByClass) {
 
 TEST_F(StandardUsedUpSpans, TheOldestOfAClassComesRoundFirst) {
   for (unsigned i = 0; i < UsedUp::kPlaces; ++i) used_up_.join(span(i), kOneSlice);
-  for (unsigned i = 0; i < 30; ++i) {
+  for (unsigned i = 0; i < 7; ++i) {
     const unsigned oldest = used_up_.oldest_of(kOneSlice);
     EXPECT_EQ(used_up_.span(oldest), span(i).number);
     EXPECT_EQ(used_up_.oldest(), oldest);
@@ -51,23 +51,14 @@ TEST_F(StandardUsedUpSpans, TheOldestOfAClassComesRoundFirst) {
   EXPECT_EQ(used_up_.oldest_of(kFourSlices), UsedUp::kNoPlace);
 }
 
-// How many spans of four slices stay of one of so many threads.
-std::size_t stay(std::size_t threads, bool at_limit) {
-  UsedUp used_up;
-  auto records = std::make_unique<Span[]>(32);
-  std::size_t count = 0;
-  for (; used_up.fits(kFourSlices, threads, at_limit); ++count) {
-    used_up.join({&records[count], SpanNumber{static_cast<std::uint32_t>(count + 1)}}, kFourSlices);
+TEST_F(StandardUsedUpSpans, AreABoundedNumberOfBytes) {
+  std::size_t bytes = 0;
+  for (unsigned i = 0; used_up_.fits(kFourSlices); ++i) {
+    used_up_.join(span(i), kFourSlices);
+    bytes += 256 * kKiB;
   }
-  return count;
-}
-
-TEST_F(StandardUsedUpSpans, TheMoreThreadsTheFewerStay) {
-  EXPECT_EQ(stay(1, false), 15u);  // 3.9 MiB
-  EXPECT_EQ(stay(16, false), 15u);
-  EXPECT_EQ(stay(32, false), 8u);      // 64 MiB for all
-  EXPECT_EQ(stay(10'000, false), 2u);  // 512 KiB
-  EXPECT_EQ(stay(1, true), 2u);
+  EXPECT_EQ(bytes, Standard::kUsedUpBytes);
+  EXPECT_FALSE(used_up_.fits(kOneSlice));
 }
 
 }  // namespace
