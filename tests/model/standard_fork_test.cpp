@@ -345,23 +345,6 @@ struct RecoveredTwice : VanishedWithMagazine {
     note_done(self);
   }
 };
-// What it must not do: the count is lowered after the block is freed.
-template <bool kTooLate>
-struct CountLowered : VanishedWithMagazine {
-  static constexpr unsigned kThreads = 1;
-  void thread(unsigned) {
-    auto& vanished = pages().caches[word_of(p[0]).owner()].magazines;
-    vanished.take_each_of_vanished([&](Block* block) {
-      const standard::SpanRef span = span_of(block);
-      const auto link = [&](auto head) { block->link_to(pages().first_of(span, head)); };
-      // Counted again; and when it is freed all counts are 0.
-      if (kTooLate) vanished.keep(kClass, block);
-      heap().protocol().free_remote(span, pages().offset_of(span, block), 1, link);
-      if (kTooLate) vanished.forget();
-    });
-  }
-};
-
 // What must not be left out of the recovery: each of these children is found broken without it.
 template <class Scene>
 struct ListsAreBelieved : Forked<Scene> {
@@ -436,9 +419,6 @@ TEST(StandardFork, Magazines) {
 TEST(StandardFork, MagazinesAreRecovered) {
   expect_holds_when_forked<Forked<RecoveredTwice, Left{.lost = 1, .comes_back = true}>>(
       "RecoveredTwice", 0, 0);
-  expect_holds_when_forked<Forked<CountLowered<false>>>("CountLowered", 0);
-  const Options options{.max_steps = 20'000, .forks = true, .one_late = true};
-  expect_finds<Forked<CountLowered<true>>>("CountLowered, too late", options, "free of a pointer");
 }
 
 TEST(StandardFork, EachPartOfTheRecoveryIsNeeded) {

@@ -66,6 +66,15 @@ class Magazines {
     if (SPANALLOC_UNLIKELY(nearly_full || of(c).refills != 0)) count_refill(thread, c, nearly_full);
   }
 
+  /// Whether the magazine of the span's class has the block.
+  SPANALLOC_COLD bool has(SpanRef span, const Block* block) {
+    const ClassId c = span->class_id();
+    if (!used_ || c < kFirst || c >= Classes::kFirstLarge) return false;
+    for (unsigned i = 0; i < of(c).count.load_relaxed(); ++i) {
+      if (slot(c, i).load_relaxed() == block) return true;
+    }
+    return false;
+  }
   /// Gives back what the classes have not needed since the call before. (A free in here may read
   /// the clock, and come here again: then there is nothing to do.)
   [[gnu::noinline]] void give_back_unused(auto& thread) {

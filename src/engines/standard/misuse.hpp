@@ -7,6 +7,7 @@
 
 #include "engines/standard/span.hpp"
 #include "pages/nested_blocks.hpp"
+#include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
 
@@ -63,7 +64,10 @@ struct Misuse {
   /// in this thread's batch or loan. Other threads may be using the span's lists: a search then
   /// ends early, where a block has lost its link. A block that is out is on none of these.
   SPANALLOC_COLD static bool is_on_list(auto& thread, SpanRef span, const Block* block) {
-    if (block->is_kept()) return true;
+    if (block->is_kept()) {
+      return SpinLock::generation() == 0 ||
+             (thread.cache != nullptr && thread.cache->magazines.has(span, block));
+    }
     const ClassInfo& info = Classes::info(span->class_id());
     const auto has = [&](Block* list) {
       return list_has(list, block, info.virtual_span, info.blocks);
@@ -83,7 +87,8 @@ struct Misuse {
   /// program has copied a link into it, or another thread's batch has it: it is to be freed like
   /// any other, without the link.
   SPANALLOC_COLD static void clear_suspect(auto& thread, SpanRef span, Block* block) {
-    if (block->is_kept()) freed_twice(block);
+    // (A fork's child may find the mark of a block that a vanished thread was just taking.)
+    if (block->is_kept() && SpinLock::generation() == 0) freed_twice(block);
     if (is_on_list(thread, span, block)) retire_and_report(thread, span, block);
     block->clear_link();
   }
