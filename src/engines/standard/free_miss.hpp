@@ -163,6 +163,7 @@ struct FreeMiss {
     }
     deallocate_unkept(p, thread);
   }
+  // (Finds the slice once more, so that keep_own() need not save it.)
   [[gnu::noinline]] static void deallocate_unkept(void* p, auto& thread) {
     const std::size_t number = thread.pages->slice_of(address_of(p));
     deallocate_others(p, thread,

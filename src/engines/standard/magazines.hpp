@@ -1,6 +1,6 @@
 // Magazines: free blocks that a thread holds back from their spans, to hand them out next.
 //
-// From 1,152 bytes on a span has few blocks. A program that frees such blocks at random and
+// Above 1,152 bytes a span has few blocks. A program that frees such blocks at random and
 // allocates as many anew would use a span up and find another one every few calls: each brings
 // only the few of its blocks that are free. With a magazine (Bonwick and Adams, "Magazines and
 // Vmem", USENIX 2001, where a CPU has them) such a block goes from free to malloc, and its span
@@ -42,7 +42,7 @@ class Magazines {
     block->mark_kept();
     const std::uint8_t count = of(c).count.load_relaxed();
     slot(c, count).store_relaxed(block);
-    // Release: a fork's child that counts the block finds it, and its link.
+    // Release: a fork's child that counts the block finds it, and its mark.
     of(c).count.store_release(static_cast<std::uint8_t>(count + 1));
   }
   /// The block that was kept last; nullptr: there is none.
@@ -53,7 +53,7 @@ class Magazines {
     if (count < of(c).least) of(c).least = count;
     Block* const block = slot(c, count).load_relaxed();
     if (SPANALLOC_UNLIKELY(!block->is_kept())) Misuse<Config>::broken_list(block);
-    // Release: a fork's child that finds no link does not count the block.
+    // Clears the mark, with release: a fork's child that finds none does not count the block.
     block->release_link();
     unpoison(block, Classes::info(c).block_size);
     return block;

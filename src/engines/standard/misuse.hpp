@@ -60,14 +60,18 @@ struct Misuse {
            (thread.is_mine(word) && span->free_list().first() == p);
   }
 
+  /// Whether the block is in a magazine, of any thread. (In a fork's child of the thread's own
+  /// only: there the mark may be that of a block which a vanished thread had just taken.)
+  SPANALLOC_COLD static bool waits_in_magazine(auto& thread, SpanRef span, const Block* block) {
+    return block->is_kept() &&
+           (SpinLock::generation() == 0 ||
+            (thread.cache != nullptr && thread.cache->magazines.has(span, block)));
+  }
   /// Whether the block is in a magazine, of any thread, on the span's own lists or remote list, or
   /// in this thread's batch or loan. Other threads may be using the span's lists: a search then
   /// ends early, where a block has lost its link. A block that is out is on none of these.
   SPANALLOC_COLD static bool is_on_list(auto& thread, SpanRef span, const Block* block) {
-    if (block->is_kept()) {
-      return SpinLock::generation() == 0 ||
-             (thread.cache != nullptr && thread.cache->magazines.has(span, block));
-    }
+    if (waits_in_magazine(thread, span, block)) return true;
     const ClassInfo& info = Classes::info(span->class_id());
     const auto has = [&](Block* list) {
       return list_has(list, block, info.virtual_span, info.blocks);
@@ -87,8 +91,7 @@ struct Misuse {
   /// program has copied a link into it, or another thread's batch has it: it is to be freed like
   /// any other, without the link.
   SPANALLOC_COLD static void clear_suspect(auto& thread, SpanRef span, Block* block) {
-    // (A fork's child may find the mark of a block that a vanished thread was just taking.)
-    if (block->is_kept() && SpinLock::generation() == 0) freed_twice(block);
+    if (waits_in_magazine(thread, span, block)) freed_twice(block);  // nothing is damaged
     if (is_on_list(thread, span, block)) retire_and_report(thread, span, block);
     block->clear_link();
   }

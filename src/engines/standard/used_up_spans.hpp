@@ -77,7 +77,8 @@ class UsedUpSpans {
     SPANALLOC_ASSERT(used_ != 0);
     return next_in(used_);
   }
-  /// The place of a span of the class: of any, or of one that is marked ready.
+  /// The place of a span of the class: of about the one that joined first, or of one that is marked
+  /// ready.
   unsigned oldest_of(ClassId c) const { return next_in(of_class_[index_of(c)]); }
   unsigned any_ready(ClassId c) const { return first_of(of_class_[index_of(c)] & ready_); }
 
