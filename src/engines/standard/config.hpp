@@ -191,4 +191,10 @@ struct StandardReuse80 : Standard {
   static constexpr std::uint32_t kPartialPermille = 800;
 };
 
+/// A variant whose spans all begin at the same cache line.
+struct StandardOneColor : Standard {
+  static constexpr const char* kName = "standard-one-color";
+  static constexpr unsigned kColors = 1;
+};
+
 }  // namespace spanalloc

@@ -146,8 +146,8 @@ class Magazines {
       // At a limit others may need what the blocks pin.
       const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
       const std::size_t part = Config::kAllMagazinesBytes / kCount / threads;
-      const bool at_limit = thread.pages->arena.is_at_limit();
-      const std::size_t bytes = at_limit ? 0 : min_of(Config::kMagazineBytes, part);
+      const bool may_open = thread.pages->may_open_magazines && !thread.pages->arena.is_at_limit();
+      const std::size_t bytes = may_open ? min_of(Config::kMagazineBytes, part) : 0;
       used_ = true;
       magazine.most = static_cast<std::uint8_t>(
           min_of(bytes / Classes::info(c).block_size, Config::kMagazineBlocks));

@@ -144,9 +144,10 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   static constexpr std::uint32_t kAbandonIsDue = 2;   ///< may be done at any time
   /// Read by every slow path, written in a fork's child only
   Atomic<std::uint32_t> recovery_is_due{0};
-  bool lists_repaired = false;  ///< in a child, before its recovery
-  WakingLock start_lock;        ///< guards the start of the layer, and of each heap
-  WakingLock tables_lock;       ///< guards changes of `heaps` and `maps`, and slots of `caches`
+  bool lists_repaired = false;     ///< in a child, before its recovery
+  bool may_open_magazines = true;  ///< constant after start()
+  WakingLock start_lock;           ///< guards the start of the layer, and of each heap
+  WakingLock tables_lock;          ///< guards changes of `heaps` and `maps`, and slots of `caches`
 
  private:
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
@@ -163,6 +164,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     link_key.choose(os::random_bits());
     if (!Spans::start() || !caches.start()) return false;
     memory_return.start();
+    may_open_magazines = os::option_number("MAGAZINES", 0, 1, 1) != 0;
     started_.store_release(1);  // release: pairs with is_started()
     return true;
   }

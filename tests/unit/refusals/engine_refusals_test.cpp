@@ -130,6 +130,55 @@ TEST_F(StandardRefusals, AnyCallOfTheKernelMayBeRefusedWhereNothingStaysWarm) {
   expect_found(sum, every_call<StandardEngine>());
 }
 
+// Replaces blocks at random until magazines keep some of them, under refusals and without.
+template <class Api>
+class RefusalReplacement {
+ public:
+  explicit RefusalReplacement(kernel::Books& books) : user_(books, 1, true) {}
+
+  void run() {
+    replace(2500);
+    kernel::disarm();
+    for (auto& block : blocks_) user_.ask_again(block);
+    replace(2500);
+    if (!Api::Engine::thread_cache.cache->magazines.are_open()) user_.fail("there is no magazine");
+    user_.take_most();
+    for (auto& block : blocks_) user_.give(block);
+    Api::trim();
+  }
+
+ private:
+  void replace(unsigned times) {
+    Random random(7);
+    for (unsigned i = 0; i < times; ++i) {
+      auto& block = blocks_[random.next() % kBlocks];
+      user_.give(block);
+      user_.take(block, 2000);
+      if (i % 500 == 499) {
+        ++user_.step;
+        kernel::advance_clock(30);
+        user_.take(large_, 3 * RefusalUser<Api>::kMiB);  // kept blocks are given back for it
+        user_.give(large_);
+      }
+    }
+  }
+
+  static constexpr unsigned kBlocks = 700;
+  RefusalUser<Api> user_;
+  typename RefusalUser<Api>::Block blocks_[kBlocks];
+  typename RefusalUser<Api>::Block large_;
+};
+
+TEST_F(StandardRefusals, WhoReplacesBlocksAtRandomMayBeRefusedAnyCall) {
+  const Variable decay("SPANALLOC_DECAY_MS", "20");
+  SweepResult sum;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{5}}) {
+    sum += sweep({.calls = kernel::kAllCalls, .count = count},
+                 child<EngineApi<StandardEngine>, RefusalReplacement>);
+  }
+  expect_found(sum, {kernel::kMmap, kernel::kMprotect, kernel::kMadvise});
+}
+
 TYPED_TEST(Refusals, ThreadsMayBeRefusedAnything) {
   SweepResult sum;
   for (std::uint64_t seed = 0; seed < 60 && sum.failure.empty(); ++seed) {

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "engines/standard/test_support.hpp"
+#include "environment.hpp"
 #include "heap_walk.hpp"
 #include "memory_return_access.hpp"
+#include "owned_heap.hpp"
 #include "random.hpp"
 #include "threads.hpp"
 
@@ -44,19 +46,23 @@ struct Replaced {
   std::vector<void*> blocks = std::vector<void*>(300);
 
   std::size_t draw() { return least + random.next() % (size - least + 1); }
-  void fill() {
+  template <class Heap>
+  void fill(Heap&& heap) {
     blocks.reserve(4 * blocks.size());  // tests hold references, and add blocks
-    for (void*& p : blocks) p = E::allocate(draw());
+    for (void*& p : blocks) p = heap.allocate(draw());
   }
-  void replace(unsigned times) {
+  template <class Heap>
+  void replace(unsigned times, Heap&& heap) {
     for (unsigned i = 0; i < times; ++i) {
       void*& p = blocks[random.next() % blocks.size()];
-      E::deallocate(p);
-      p = E::allocate(draw());
+      heap.deallocate(p);
+      p = heap.allocate(draw());
       ASSERT_NE(p, nullptr);
       std::memset(p, 0x5a, sizeof(void*));
     }
   }
+  void fill() { fill(E{}); }
+  void replace(unsigned times) { replace(times, E{}); }
   // A block that is in no current span.
   void*& outside() {
     for (void*& p : blocks) {
@@ -109,6 +115,36 @@ TEST_F(StandardMagazines, WhoReplacesBlocksAtRandomHasThem) {
         EXPECT_EQ(p, old);
       }
     });
+  }
+}
+
+TEST(StandardMagazinesOfAHeap, AreOpenedUnlessAnOptionSaysNo) {
+  for (const bool wanted : {true, false}) {
+    const test::Variable option("SPANALLOC_MAGAZINES", wanted ? "1" : "0");
+    test::OwnedHeap own;
+    Replaced it{2000};
+    it.fill(own.heap);
+    it.replace(4000, own.heap);
+    EXPECT_EQ(own.heap.thread_cache()->cache->magazines.is_open(Classes::of(2000)), wanted);
+  }
+}
+
+TEST(StandardMagazinesOfAHeap, GoWithIt) {
+  test::OwnedHeap own;
+  for (int round = 0; round < 3; ++round) {
+    Replaced it{2000};
+    it.fill(own.heap);
+    it.replace(4000, own.heap);
+    auto& its = own.heap.thread_cache()->cache->magazines;
+    ASSERT_TRUE(its.is_open(Classes::of(2000)));
+    unsigned kept = 0;
+    for (std::size_t i = 0; i < it.blocks.size(); i += 20) {
+      own.heap.deallocate(it.blocks[i]);
+      kept += is_kept(it.blocks[i]) ? 1 : 0;
+    }
+    EXPECT_GT(kept, 0u);
+    own.heap.destroy();  // with what is out, and what is kept
+    EXPECT_EQ(own.heap.statistics().small_bytes_carved, 0u);
   }
 }
 
