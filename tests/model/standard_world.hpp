@@ -31,6 +31,7 @@ struct ModelStandard : Standard {
   static constexpr unsigned kStepsPerDoubling = 4;
   static constexpr unsigned kClassesByByte = 1;
   static constexpr std::size_t kUsedUpBytes = 64 * kKiB;
+  static constexpr std::size_t kMoreUsedUpBytes = 0;
   static constexpr std::size_t kCachedLargeBytes = 128 * kKiB;
   static constexpr std::uint32_t kPartialPermille = 600;
   static constexpr std::uint32_t kMaxBatch = 2;

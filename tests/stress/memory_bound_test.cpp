@@ -481,10 +481,10 @@ std::string tables() {
        << mib(MemoryBound::kUsedUp) << "; cached large spans " << mib(MemoryBound::kCached)
        << "; cache record, map and its own words less than "
        << align_up(MemoryBound::kState, 16 * kKiB) / kKiB << " KiB |\n"
-       << "| b, one that replaces blocks above 1,152 bytes at random | "
-       << mib(MemoryBound::kThreadWithMagazines)
-       << " | besides: " << mib(MemoryBound::magazine_bytes_at_rest())
-       << " | besides: magazines, 16 blocks of a class, " << mib(MemoryBound::magazine_bytes())
+       << "| b, one that replaces blocks at random | " << mib(MemoryBound::kThreadThatReplaces)
+       << " | besides: " << mib(MemoryBound::kMoreUsedUp + MemoryBound::magazine_bytes_at_rest())
+       << " | besides: used-up spans, " << mib(MemoryBound::kMoreUsedUp)
+       << " more; magazines, 16 blocks of a class, " << mib(MemoryBound::magazine_bytes())
        << " of spans that they pin |\n"
        << "| b, one that frees blocks of others, too | " << mib(MemoryBound::kThreadWithRemotes)
        << " | the same, less the cached large spans | besides: batches "

@@ -48,6 +48,10 @@ struct Standard {
   /// A thread keeps owning spans that it has used up, up to so many bytes,
   /// beside its current spans.
   static constexpr std::size_t kUsedUpBytes = 512 * kKiB;
+  /// And, while it goes on with nearly full ones of blocks too small for magazines, up to so many
+  /// more; all threads together at most so many, an equal part for each.
+  static constexpr std::size_t kMoreUsedUpBytes = 3328 * kKiB;
+  static constexpr std::size_t kAllMoreUsedUpBytes = 32 * kMiB;
   /// A class has a magazine after so many refills in a row with spans that are nearly full. It
   /// holds up to so many blocks,
   static constexpr std::uint8_t kRefillsToKeep = 8;

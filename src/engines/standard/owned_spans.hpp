@@ -64,6 +64,15 @@ class OwnedSpans {
     thread.pages->maps.show(*thread.map, span, *span.record);
   }
 
+  /// A search has found the class's next span. `nearly_full`: half or more of its blocks are out.
+  void note_found(auto& thread, ClassId c, bool nearly_full) {
+    auto& magazines = thread.cache->magazines;
+    if (c >= magazines.kFirst) return magazines.note_refill(thread, c, nearly_full);
+    if (SPANALLOC_UNLIKELY(nearly_full)) make_room(thread, c);
+  }
+  /// A round of the timed work ends.
+  void pass_round() { used_up_.lose_room(); }
+
   /// The class needs another span.
   void note_search(ClassId c) {
     if (delay_.has_given_up(c)) delay_.needs_again(c, os::now_ms());
@@ -255,6 +264,12 @@ class OwnedSpans {
     auto& maps = thread.pages->maps;
     if (const SpanRef span = thread.current_span(c)) maps.hide(*thread.map, span, *span.record);
     if (next) maps.show(*thread.map, next, *next.record);
+  }
+  // At a limit others may need what is free in the spans.
+  SPANALLOC_COLD void make_room(auto& thread, ClassId c) {
+    const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
+    const bool at_limit = thread.pages->arena.is_at_limit();
+    used_up_.make_room(c, at_limit ? 0 : Config::kAllMoreUsedUpBytes / threads);
   }
   // From here on the owner's frees into the span are counted: the one that makes it ready is an
   // event.

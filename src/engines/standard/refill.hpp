@@ -60,7 +60,7 @@ struct Refill {
         const OwnedSpan found = find_span(thread, c);
         if (!found && !thread.list_of(c).is_empty()) continue;  // blocks were borrowed
         if (!found) return owned.take_any(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
-        thread.cache->magazines.note_refill(thread, c, found.is_nearly_full);
+        owned.note_found(thread, c, found.is_nearly_full);
         owned.make_current(thread, c, found.span);  // first: add_remotes() may report damage
         Blocks::add_remotes(thread, found.span, found.remotes);
         continue;

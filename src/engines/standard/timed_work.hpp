@@ -31,9 +31,10 @@ class TimedWork {
     thread.collect_delayed();
     thread.collect_uncounted_if_due();
     thread.cache->owned.share_unused(thread, now, busy);
-    if (now - magazines_ms_ >= Config::kRoundOfCurrentMs) {
-      magazines_ms_ = now;
+    if (now - round_ms_ >= Config::kRoundOfCurrentMs) {
+      round_ms_ = now;
       thread.cache->magazines.give_back_unused(thread);
+      thread.cache->owned.pass_round();
     }
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;
     last_ms_ = now;
@@ -46,7 +47,7 @@ class TimedWork {
   std::uint32_t events_ = 0;
   std::uint32_t misses_ = 0;
   std::uint64_t last_ms_ = 0;
-  std::uint64_t magazines_ms_ = 0;  // when it looked at them last
+  std::uint64_t round_ms_ = 0;  // when the last round of these began
 };
 
 }  // namespace spanalloc::standard

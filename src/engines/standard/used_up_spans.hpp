@@ -4,7 +4,8 @@
 //
 // They are a bounded number of bytes, because other threads can use what becomes free in
 // an owned span by loans only. When a span joins for which there is no room, the oldest
-// ones leave and are shared.
+// ones leave and are shared. A program that replaces small blocks at random finds each of its spans
+// again, nearly full, a few frees after it was shared: for it there is more room.
 #pragma once
 
 #include "engines/standard/span.hpp"
@@ -17,7 +18,9 @@ namespace spanalloc::standard {
 /// another. (If it stands in both, its word tells when it has been dealt with.)
 template <class Config>
 class UsedUpSpans {
-  static constexpr unsigned kMostSlices = Config::kUsedUpBytes >> Config::kSliceBits;
+  static constexpr unsigned kSlices = Config::kUsedUpBytes >> Config::kSliceBits;
+  static constexpr unsigned kMostSlices =
+      (Config::kUsedUpBytes + Config::kMoreUsedUpBytes) >> Config::kSliceBits;
 
  public:
   /// One more than can stay: a span joins before another one leaves.
@@ -46,8 +49,26 @@ class UsedUpSpans {
     for (std::uint64_t places = used_; places != 0; places &= places - 1) f(first_of(places));
   }
 
-  static bool fits_at_all(ClassId c) { return slices(c) <= kMostSlices; }
-  bool fits(ClassId c) const { return slices_ + slices(c) <= kMostSlices; }
+  static bool fits_at_all(ClassId c) { return slices(c) <= kSlices; }
+  bool fits(ClassId c) const { return slices_ + slices(c) <= kSlices + more_; }
+  std::size_t room() const { return (kSlices + more_) << Config::kSliceBits; }
+  /// A search has found a span of the class of which half or more is out. From the ninth in a round
+  /// on there is room for it, beside what was there, but not for more than `at_most` bytes beyond
+  /// what there always is.
+  SPANALLOC_COLD void make_room(ClassId c, std::size_t at_most) {
+    const std::size_t most = min_of(at_most, Config::kMoreUsedUpBytes) >> Config::kSliceBits;
+    if (nearly_full_ < Config::kRefillsToKeep) {
+      ++nearly_full_;
+    } else {
+      more_ = min_of(more_ + slices(c), most);
+    }
+  }
+  /// A round ends: of the room that it has made an eighth goes. A program that needs it makes it
+  /// anew.
+  void lose_room() {
+    nearly_full_ = 0;
+    more_ -= (more_ + 7) / 8;
+  }
   void join(SpanRef span, ClassId c) {
     const unsigned i = next_in(~used_ & kAll);
     SPANALLOC_ASSERT(i < kPlaces && place_of(span) == kNoPlace);
@@ -85,7 +106,8 @@ class UsedUpSpans {
   void forget() {
     for (Atomic<SpanNumber>& span : spans_) span.store_relaxed(SpanNumber::kNone);
     for (std::uint64_t& places : of_class_) places = 0;
-    used_ = ready_ = slices_ = 0;
+    used_ = ready_ = slices_ = more_ = 0;
+    nearly_full_ = 0;
   }
 
  private:
@@ -108,7 +130,9 @@ class UsedUpSpans {
   std::uint64_t ready_ = 0;  // bit i: and it is marked ready
   std::uint64_t of_class_[SizeClasses<Config>::kSmallClasses] = {};  // bit i: and is of the class
   std::size_t slices_ = 0;
+  std::size_t more_ = 0;  // slices for which there is room, beyond kSlices
   unsigned next_ = 0;
+  std::uint8_t nearly_full_ = 0;  // so many of these spans in this round, 8 at most
   Atomic<SpanNumber> spans_[kPlaces];
   std::uint8_t classes_[kPlaces] = {};
 };

@@ -3,7 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
+#include <vector>
+
+#include "engines/standard/engine.hpp"
+#include "os_calls.hpp"
+#include "random.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::standard {
 namespace {
@@ -59,6 +66,65 @@ TEST_F(StandardUsedUpSpans, AreABoundedNumberOfBytes) {
   }
   EXPECT_EQ(bytes, Standard::kUsedUpBytes);
   EXPECT_FALSE(used_up_.fits(kOneSlice));
+}
+
+TEST_F(StandardUsedUpSpans, HaveMoreRoomAfterSeveralNearlyFullOnes) {
+  constexpr std::size_t kLeast = Standard::kUsedUpBytes;
+  for (unsigned i = 0; i < Standard::kRefillsToKeep; ++i) used_up_.make_room(kOneSlice, SIZE_MAX);
+  EXPECT_EQ(used_up_.room(), kLeast);
+  used_up_.make_room(kOneSlice, SIZE_MAX);
+  EXPECT_EQ(used_up_.room(), kLeast + 64 * kKiB);
+  used_up_.make_room(kFourSlices, SIZE_MAX);
+  EXPECT_EQ(used_up_.room(), kLeast + 320 * kKiB);
+  used_up_.make_room(kFourSlices, 128 * kKiB);
+  EXPECT_EQ(used_up_.room(), kLeast + 128 * kKiB) << "there are more threads by now";
+  for (unsigned i = 0; i < 100; ++i) used_up_.make_room(kOneSlice, SIZE_MAX);
+  EXPECT_EQ(used_up_.room(), kLeast + Standard::kMoreUsedUpBytes);
+  used_up_.lose_room();
+  EXPECT_EQ(used_up_.room(), kLeast + 45 * 64 * kKiB) << "of 52 slices";
+  used_up_.make_room(kOneSlice, SIZE_MAX);
+  EXPECT_LT(used_up_.room(), kLeast + Standard::kMoreUsedUpBytes) << "the first of its round";
+  for (unsigned i = 0; i < 30; ++i) used_up_.lose_room();
+  EXPECT_EQ(used_up_.room(), kLeast);
+}
+
+// On a thread of its own, which begins as any.
+template <class F>
+void replacing_at_random(std::size_t size, F&& f) {
+  test::on_another_thread([&] {
+    test::Random random(7);
+    std::vector<void*> blocks(2 * kMiB / size);
+    for (void*& p : blocks) p = StandardEngine::allocate(size);
+    for (int i = 0; i < 30000; ++i) {
+      void*& p = blocks[random.below(blocks.size())];
+      StandardEngine::deallocate(p);
+      p = StandardEngine::allocate(size);
+    }
+    f(StandardEngine::thread_cache.cache->owned.used_up());
+    for (void* p : blocks) StandardEngine::deallocate(p);
+    // Batches, for some time: each goes on with spans that are free as a whole.
+    for (int round = 0; round < 60; ++round) {
+      test::advance_clock(250);
+      for (void*& p : blocks) p = StandardEngine::allocate(size);
+      for (void* p : blocks) StandardEngine::deallocate(p);
+    }
+    EXPECT_EQ(StandardEngine::thread_cache.cache->owned.used_up().room(), Standard::kUsedUpBytes);
+  });
+}
+
+TEST(StandardUsedUpSpansOfAThread, StayWhereItReplacesSmallBlocksAtRandom) {
+  for (const std::size_t size : {100, 500, 1000, 1152}) {
+    replacing_at_random(size, [&](const UsedUp& used_up) {
+      EXPECT_GT(used_up.room(), 3 * kMiB / 2) << size;
+      std::size_t bytes = 0;
+      used_up.for_each(
+          [&](unsigned i) { bytes += SizeClasses<Standard>::info(used_up.class_of(i)).real_span; });
+      EXPECT_GT(bytes, 3 * kMiB / 2) << size;
+    });
+  }
+  replacing_at_random(3000, [](const UsedUp& used_up) {
+    EXPECT_EQ(used_up.room(), Standard::kUsedUpBytes) << "magazines serve such blocks";
+  });
 }
 
 }  // namespace
