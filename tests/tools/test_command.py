@@ -136,7 +136,7 @@ class RunTest(unittest.TestCase):
         self.assertIn("cmake --build --preset release", run.stderr)
 
     def test_help(self):
-        for arguments in (["--help"], ["run", "--help"], ["compare", "--help"], ["list", "--help"]):
+        for arguments in (["--help"], ["run", "--help"], ["compare", "--help"], ["doctor", "--help"], ["list", "--help"]):
             run = spanalloc(*arguments)
             self.assertEqual(run.returncode, 0, run.stderr)
             self.assertIn("Usage: spanalloc", run.stdout)
@@ -334,15 +334,19 @@ class CompletionTest(unittest.TestCase):
     def test_commands_and_options(self):
         self.assertEqual(self.offered("ru"), ["run"])
         self.assertEqual(self.offered("compare", "--js"), ["--json"])
+        self.assertEqual(self.offered("doc"), ["doctor"])
+        self.assertEqual(self.offered("doctor", "--js"), ["--json"])
 
     def test_names(self):
         configs = self.offered("run", "--config", "sc")  # ablations too, where the build has them
         self.assertEqual(configs[:1], ["scalloc"])
+        self.assertEqual(self.offered("doctor", "--config", "sc"), configs)
         self.assertTrue(all(name.startswith("scalloc") for name in configs), configs)
         self.assertIn("a2alloc", self.offered("compare", "--with", ""))
 
     def test_programs(self):
         self.assertIn("sh", self.offered("run", "--", "sh"))
+        self.assertIn("sh", self.offered("doctor", "--", "sh"))
         self.assertEqual(self.offered("run", "--", "/bin/s"), [])
         self.assertEqual(self.offered("run", "--", "sh", "s"), [])
 

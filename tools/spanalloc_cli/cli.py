@@ -16,6 +16,8 @@ from rich.table import Table
 
 from spanalloc_cli import VERSION, libraries, run as run_module
 from spanalloc_cli.compare import Comparison, Contender, seldom
+from spanalloc_cli.doctor import examine, report, watch
+from spanalloc_cli.doctor.files import Files
 
 # Plain help texts: typer escapes brackets for a markup that is not rendered here.
 typer.core.HAS_RICH = False
@@ -32,6 +34,7 @@ app = typer.Typer(
     \b
     Examples:  spanalloc run -- git log --stat
                spanalloc compare -- python3 script.py
+               spanalloc doctor
                spanalloc list
 
     Each command has a --help of its own; spanalloc(1) describes them all.""",
@@ -301,6 +304,75 @@ def compare_command(
             print(line)
     if any(c.problem for c in comparison.contenders if c.ours):
         raise typer.Exit(1)
+
+
+SUBJECT = typer.Argument(
+    None, metavar="[PID | -- COMMAND...]", help="A process, or a program and its arguments. Default: this machine.",
+    autocompletion=complete_program,
+)
+
+
+@app.command("doctor", short_help="What costs memory or time here, and what to do.", context_settings=COMMAND_SETTINGS)
+def doctor_command(
+    command: Optional[List[str]] = SUBJECT,
+    config: str = typer.Option(
+        libraries.DEFAULT_CONFIG, "--config", "-c", metavar="NAME", help="Which of our libraries the program runs on.",
+        autocompletion=complete_config,
+    ),
+    as_json: bool = typer.Option(
+        False, "--json",
+        help="Print JSON instead of text; spanalloc(1) describes it. The program's standard output goes to standard error.",
+    ),
+):
+    """Say what costs memory or time here, in plain words, each with what to do.
+
+    Without argument: of this machine, and of what programs get that are started from this shell. With the number of a
+    process: of that one. With a program: runs it on spanalloc, looks at it meanwhile, and says at its end what was
+    found, on standard error; the exit code is the program's (128 and the signal's number if one ended it). Else the
+    exit code is 0, whatever is found.
+
+    \b
+    Examples:  spanalloc doctor
+               spanalloc doctor 1234
+               spanalloc doctor -- python3 script.py
+    """
+    if not command:
+        found = examine.this_machine(Files(), dict(os.environ))
+        _print_findings(found, as_json, sys.stdout, kind="machine", process=None, command=None, exit_code=None)
+    elif len(command) == 1 and command[0].isdecimal():
+        try:
+            found = examine.a_process(Files(), int(command[0]))
+        except examine.NoSubject as error:
+            _fail(error)
+        _print_findings(
+            found, as_json, sys.stdout, kind="process", process=int(command[0]), command=None, exit_code=None)
+    else:
+        raise typer.Exit(_examine_run(command, config, as_json))
+
+
+def _examine_run(command, config, as_json):
+    """Runs a program, prints what was found, and returns the program's exit code."""
+    files = Files()
+    environment = run_module.environment_with(_places, config)
+    try:
+        watched = watch.watch(files, command, environment, examine.a_process_of_ours(files),
+                              output=sys.stderr if as_json else None)
+    except OSError as error:
+        _fail(*run_module.why_not_executed(command[0], error))
+    found = examine.a_run(files, shutil.which(command[0]), watched, command)
+    _print_findings(found, as_json, sys.stdout if as_json else sys.stderr, kind="program",
+                    process=watched.process.number if watched.process else None, command=command,
+                    exit_code=watched.exit_code)
+    return watched.exit_code
+
+
+def _print_findings(found, as_json, stream, **subject):
+    if as_json:
+        _print_json(report.as_json(found, **subject))
+        return
+    width = shutil.get_terminal_size().columns if stream.isatty() else 100
+    for line in report.as_text(found, width):
+        print(line, file=stream)
 
 
 @app.command("list", short_help="List our configs and the other allocators.", context_settings=HELP_SETTINGS)

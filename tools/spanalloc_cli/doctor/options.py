@@ -1,0 +1,59 @@
+"""The options of the libraries, as spanalloc(7) describes them and as the libraries read them."""
+
+import collections
+import difflib
+import re
+
+PREFIX = "SPANALLOC_"
+STANDARD, SCALLOC, SUPERMALLOC, A2ALLOC = "standard", "scalloc", "supermalloc", "a2alloc"
+EVERY_ENGINE = (STANDARD, SCALLOC, SUPERMALLOC, A2ALLOC)
+# For the command and its helpers: no library reads them.
+OF_THE_COMMAND = ("SPANALLOC_PYTHON", "SPANALLOC_PROBE_OUT")
+
+
+class Number(collections.namedtuple("Number", "least most")):
+    def takes(self, text):
+        return bool(re.fullmatch("[0-9]+", text)) and self.least <= int(text) <= self.most
+
+    def __str__(self):
+        return f"a number from {self.least} to {self.most}"
+
+
+class Word(collections.namedtuple("Word", "words")):
+    def takes(self, text):
+        return text in self.words
+
+    def __str__(self):
+        return self.words[0] if len(self.words) == 1 else f"{', '.join(self.words[:-1])} or {self.words[-1]}"
+
+
+# {name: (the values that it takes, the engines that read it)}
+OPTIONS = {
+    "SPANALLOC_ARENA_BITS": (Number(30, 45), EVERY_ENGINE),
+    "SPANALLOC_BACKGROUND": (Number(0, 1), (STANDARD,)),
+    "SPANALLOC_CLOCK": (Word(("kernel", "counted", "still")), EVERY_ENGINE),
+    "SPANALLOC_CPUS": (Number(1, 4096), EVERY_ENGINE),
+    "SPANALLOC_DECAY_MS": (Number(0, 3600 * 1000), (STANDARD, A2ALLOC)),
+    "SPANALLOC_DEEPBIND": (Word(("keep",)), EVERY_ENGINE),
+    "SPANALLOC_MAGAZINES": (Number(0, 1), (STANDARD,)),
+    "SPANALLOC_RSEQ": (Number(0, 1), (SUPERMALLOC,)),
+    "SPANALLOC_SEED": (Number(0, 2**63 - 1), EVERY_ENGINE),
+    "SPANALLOC_THP": (Word(("system", "auto", "always", "never")), (STANDARD, SUPERMALLOC)),
+}
+
+
+def given(environment):
+    """{name: value} of the variables of ours, also misspelt ones, but for those of the command."""
+    return {name: value for name, value in sorted(environment.items())
+            if name.upper().startswith(PREFIX) and name not in OF_THE_COMMAND}
+
+
+def value(environment, name):
+    """What a library takes from the environment: None where nothing is said, or nothing that it takes."""
+    text = environment.get(name)
+    return text if text is not None and OPTIONS[name][0].takes(text) else None
+
+
+def meant(name):
+    """The option whose name is like this one; None where none is."""
+    return next(iter(difflib.get_close_matches(name.upper(), OPTIONS, n=1, cutoff=0.75)), None)
