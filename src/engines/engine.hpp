@@ -47,8 +47,12 @@ struct TakeAllBack {
   static constexpr bool leaves_alone(std::size_t, std::size_t) { return false; }
 };
 
+/// What a field of the statistics holds that an engine cannot fill.
+inline constexpr std::size_t kNotTold = SIZE_MAX;
+
 /// A snapshot of an engine's books, summed without stopping the world: each field is exact at some
-/// instant, together they are an estimate.
+/// instant, together they are an estimate. docs/statistics.md says what each counts;
+/// api/figures.hpp has their names. (Same layout as sp_statistics: only added to, at the end.)
 struct EngineStatistics {
   std::size_t reserved_bytes = 0;      ///< address space held
   std::size_t opened_bytes = 0;        ///< readable and writable address space
@@ -59,6 +63,56 @@ struct EngineStatistics {
   std::size_t large_objects = 0;
   std::size_t live_labs = 0;  ///< local allocation buffers with a living owner
   std::size_t spans_lost_to_fork = 0;
+
+  // Blocks of the size classes. Each is live, free, or one of which only a thread knows.
+  std::size_t live_bytes = kNotTold;
+  std::size_t live_blocks = kNotTold;
+  std::size_t free_bytes = kNotTold;
+  std::size_t free_blocks = kNotTold;
+  std::size_t unsure_bytes = kNotTold;
+  std::size_t unsure_blocks = kNotTold;
+  // Of what is free: what threads keep for themselves,
+  std::size_t kept_block_bytes = kNotTold;  ///< free blocks, part of free_bytes
+  std::size_t kept_span_bytes = kNotTold;   ///< free spans, part of pooled_bytes
+  // and where the rest of pooled_bytes is.
+  std::size_t pool_bytes = kNotTold;   ///< free spans that wait for reuse
+  std::size_t dirty_bytes = kNotTold;  ///< free, may be in memory, and goes back with time
+  std::size_t clean_bytes = kNotTold;  ///< free, readable, and not in memory
+  // What the kernel has had back besides.
+  std::size_t purged_part_bytes = kNotTold;  ///< pages of spans in use
+  std::size_t decommitted_bytes = kNotTold;  ///< addresses, too; no part of opened_bytes
+  std::size_t metadata_bytes = kNotTold;     ///< readable bytes of the engine's own tables
+  std::size_t resident_bytes = kNotTold;     ///< in memory, if the kernel was asked
+  // Events since the start.
+  std::size_t growths = kNotTold;
+  std::size_t purges = kNotTold;
+  std::size_t purged_bytes = kNotTold;
+  std::size_t decay_epochs = kNotTold;
+  std::size_t trims = kNotTold;
+};
+
+/// A size class, as far as an engine tells: its blocks are live, free, or one of which only a
+/// thread knows. Equation: blocks = live + free + unsure.
+struct ClassFigures {
+  std::size_t block_bytes = 0;
+  std::size_t span_bytes = 0;  ///< of address space, for each span
+  std::size_t spans = 0;       ///< in use
+  std::size_t blocks = 0;
+  std::size_t carved_blocks = 0;  ///< that were ever handed out or listed
+  std::size_t live_blocks = 0;
+  std::size_t free_blocks = 0;
+  std::size_t unsure_blocks = 0;
+};
+
+/// A thread that uses the heap.
+struct ThreadFigures {
+  std::size_t spans = 0;  ///< that it allocates from, or has just used up
+  std::size_t span_bytes = 0;
+  std::size_t live_bytes = 0;    ///< in these
+  std::size_t unsure_bytes = 0;  ///< in these: live or free
+  std::size_t kept_block_bytes = 0;
+  std::size_t kept_span_bytes = 0;
+  std::uintptr_t mark = 0;  ///< os::thread_id()
 };
 
 /// What a type must offer to be an engine. All functions: any thread, any time, also before main.
@@ -91,6 +145,20 @@ concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a)
   // Once, from a constructor of the library, before or after the first allocation:
   // registers fork handlers.
   { E::process_start() };
+};
+
+/// An engine may count more than statistics(), in one go. take_inventory() gives an object with
+/// `totals` (EngineStatistics), for_each_class(f(const ClassFigures&)) for classes that have
+/// memory, and, where it tells of threads, for_each_thread(f(const ThreadFigures&)). f is called
+/// without a lock held.
+template <class E>
+concept TakesInventory = requires {
+  { E::take_inventory().totals } -> std::convertible_to<EngineStatistics>;
+};
+/// Whether an engine can ask the kernel how much of its memory is in memory: bytes.
+template <class E>
+concept TellsResident = requires {
+  { E::resident_bytes() } -> std::same_as<std::size_t>;
 };
 
 /// An engine may tell more for malloc_info. describe(bin, folios), without a lock held, calls for

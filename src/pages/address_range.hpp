@@ -48,6 +48,13 @@ struct ArenaStatistics {
   std::size_t reserved_bytes = 0;
   std::size_t opened_bytes = 0;
   std::size_t lost_bytes = 0;  ///< addresses where foreign mappings stand
+  // Of an arena that merges and purges:
+  std::size_t decommitted_bytes = 0;  ///< free ranges without charge; no part of opened_bytes
+  std::size_t table_bytes = 0;        ///< readable bytes of its manager's tables
+  // Events since the start; in a fork's child those of its parent, too.
+  std::size_t growths = 0;       ///< steps that have opened address space
+  std::size_t purges = 0;        ///< calls of the kernel that have given pages back
+  std::size_t purged_bytes = 0;  ///< of these
 };
 
 /// kLimitSlackBits: if there is a limit on address space where a reservation was to be

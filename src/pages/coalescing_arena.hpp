@@ -274,6 +274,12 @@ class CoalescingArena {
     return decommitted_.decommit_free(false) << kSliceBits;
   }
 
+  /// Bytes of slices from `first` on that are in memory; 0 where the kernel does not tell. A system
+  /// call that libc's malloc does not make.
+  SPANALLOC_COLD std::size_t resident_bytes(std::size_t first, std::size_t count) const {
+    return Calls::resident_pages(slices_.range.address(first), count * kSlice) * os::page_size();
+  }
+
   // --- Walk and statistics -----------------------------------------------------------------------
 
   /// Calls visit(first, count, free) for ranges in use and free ones, in address order: not a
@@ -292,8 +298,16 @@ class CoalescingArena {
     LockGuard guard(slices_.grow_lock);
     const std::size_t decommitted = decommitted_.count() << kSliceBits;
     const std::size_t opened = slices_.range.opened_bytes() - decommitted;
-    return {slices_.range.reserved() ? slices_.range.reserved_bytes() : opened, opened,
-            slices_.lost() << kSliceBits};
+    ArenaStatistics out;
+    out.reserved_bytes = slices_.range.reserved() ? slices_.range.reserved_bytes() : opened;
+    out.opened_bytes = opened;
+    out.lost_bytes = slices_.lost() << kSliceBits;
+    out.decommitted_bytes = decommitted;
+    out.table_bytes = growth_.tables.bytes_in_use();
+    out.growths = growth_.steps();
+    out.purges = slices_.purges.load_relaxed();
+    out.purged_bytes = slices_.purged_bytes.load_relaxed();
+    return out;
   }
 
   // --- Fork --------------------------------------------------------------------------------------

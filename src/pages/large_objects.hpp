@@ -179,6 +179,15 @@ class LargeObjects {
     Guard guard(*this);
     return {bytes_, entries_};
   }
+  /// How much of them is in memory, as the kernel tells; under the lock. A system call of ours.
+  SPANALLOC_COLD std::size_t resident_bytes() {
+    std::size_t pages = 0;
+    Guard guard(*this);
+    for_each_in(table_.load_relaxed(), [&](const Entry& object) {
+      pages += os::resident_pages(object.mapping(), object.bytes());
+    });
+    return pages * os::page_size();
+  }
   /// For one owner's objects; looks at every slot.
   SPANALLOC_COLD LargeObjectStatistics statistics_of(unsigned owner) {
     LargeObjectStatistics sum;

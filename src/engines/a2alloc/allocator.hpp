@@ -160,6 +160,11 @@ class Allocator {
     result.opened_bytes = arena.opened_bytes;
     result.small_bytes_carved = pieces.superblocks * kPiece;
     result.pooled_bytes = (pieces.free + pieces.purging) * kPiece;
+    result.dirty_bytes = pieces.dirty * kPiece;
+    result.clean_bytes = result.pooled_bytes - min_of(result.pooled_bytes, result.dirty_bytes);
+    result.live_bytes = heaps_.used_bytes();
+    result.free_bytes =
+        result.small_bytes_carved - min_of(result.small_bytes_carved, result.live_bytes);
     result.large_bytes = pieces.large * kPiece + huge.bytes;
     result.large_objects = pieces.large_objects + huge.objects;
     result.spans_lost_to_fork = pieces.lost_to_fork;

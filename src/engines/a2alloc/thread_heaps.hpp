@@ -84,6 +84,16 @@ class ThreadHeaps {
     return count;
   }
 
+  /// Bytes of blocks that are out, with their headers, in all heaps.
+  SPANALLOC_COLD std::size_t used_bytes() {
+    std::size_t bytes = 0;
+    for_each([&](TheHeap& heap) {
+      const Guard guard(heap, global_);
+      bytes += heap.used();
+    });
+    return bytes;
+  }
+
   /// In a fork's child: what vanished threads left half changed is repaired.
   void repair_all() {
     for_each([&](TheHeap& heap) { const Guard guard(heap, global_); });

@@ -48,6 +48,7 @@ class ScallocEngine {
   }
   static bool owns(const void* p) { return heap_.owns(p); }
   static bool trim() { return thread_.trim(); }
+  static typename Heap::Figures take_inventory() { return heap_.take_inventory(); }
   static EngineStatistics statistics() { return heap_.statistics(); }
   /// Where every span is; exact while no other thread uses the heap.
   static scalloc::Census census() { return heap_.census(); }

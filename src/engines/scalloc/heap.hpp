@@ -84,7 +84,21 @@ class Heap {
     const Mark mark = backend_.directory().mark_of(p);
     return mark.is_nothing() ? large_.usable_size(p) != 0 : mark.is_class();
   }
-  EngineStatistics statistics();
+  /// What there is by class, and in all: read from the spans' headers. Blocks on the lists of hot
+  /// spans, which only their threads know, and of lost spans are unsure.
+  struct Figures {
+    EngineStatistics totals;
+    ClassFigures classes[kClasses];
+
+    template <class F>
+    void for_each_class(F&& f) const {
+      for (const ClassFigures& figures : classes) {
+        if (figures.spans != 0) f(figures);
+      }
+    }
+  };
+  SPANALLOC_COLD Figures take_inventory();
+  EngineStatistics statistics() { return take_inventory().totals; }
   /// Where every span is; exact while no other thread uses the heap.
   Census census() {
     bury_from_outside();
@@ -114,6 +128,8 @@ class Heap {
   }
 
  private:
+  SPANALLOC_COLD static void count_blocks(const Span& span, const SizeClass& its_class,
+                                          ClassFigures& out);
   friend class Frontend<Config>;
   friend struct FrontendRecord<Config>;
   friend struct spanalloc::ScallocTestAccess;
@@ -242,17 +258,31 @@ void Heap<Config>::open(Lab& lab, HotSpans& spans, unsigned core) {
 }
 
 template <class Config>
-EngineStatistics Heap<Config>::statistics() {
+auto Heap<Config>::take_inventory() -> Figures {
   bury_from_outside();
-  EngineStatistics result;
+  Figures figures;
+  EngineStatistics& result = figures.totals;
   const ArenaStatistics arena = backend_.arena_statistics();
   result.reserved_bytes = arena.reserved_bytes;
   result.opened_bytes = arena.opened_bytes;
   backend_.directory().for_each_span([&](const Span* span, Mark mark) {
     // Of a free one the class of its last life; none yet: no byte was used.
     if (mark.is_free()) result.pooled_bytes += info(span->size_class.load_relaxed()).real_span;
-    if (mark.is_class()) result.small_bytes_carved += info(mark.size_class()).real_span;
+    if (!mark.is_class()) return;
+    const SizeClass& its_class = info(mark.size_class());
+    result.small_bytes_carved += its_class.real_span;
+    count_blocks(*span, its_class, figures.classes[index_of(mark.size_class())]);
   });
+  result.live_bytes = result.live_blocks = result.free_bytes = result.free_blocks =
+      result.unsure_bytes = result.unsure_blocks = 0;
+  for (const ClassFigures& one : figures.classes) {
+    result.live_blocks += one.live_blocks;
+    result.live_bytes += one.live_blocks * one.block_bytes;
+    result.free_blocks += one.free_blocks;
+    result.free_bytes += one.free_blocks * one.block_bytes;
+    result.unsure_blocks += one.unsure_blocks;
+    result.unsure_bytes += one.unsure_blocks * one.block_bytes;
+  }
   const LargeObjectStatistics large = large_.statistics();
   result.large_bytes = large.bytes;
   result.large_objects = large.objects;
@@ -260,7 +290,25 @@ EngineStatistics Heap<Config>::statistics() {
     result.live_labs += !lab.shared && lab.owner.load_relaxed() != kTerminated;
   });
   result.spans_lost_to_fork = lost_to_fork_.load_relaxed();
-  return result;
+  return figures;
+}
+
+// Of a span in use, by O1.
+template <class Config>
+void Heap<Config>::count_blocks(const Span& span, const SizeClass& its_class, ClassFigures& out) {
+  const SpanWord word = span.load_word();
+  const std::size_t blocks = its_class.blocks;
+  const std::size_t free = word.state() == State::kLost
+                               ? 0
+                               : min_of(word.count() + span.local_free.load_relaxed(), blocks);
+  const std::size_t rest = blocks - free;
+  out.block_bytes = its_class.block_size;
+  out.span_bytes = kVirtualSpan;
+  ++out.spans;
+  out.blocks += blocks;
+  out.carved_blocks += min_of(span.carved.load_relaxed(), blocks);
+  out.free_blocks += free;
+  (word.is_idle() ? out.live_blocks : out.unsure_blocks) += rest;
 }
 
 template <class Config>

@@ -9,6 +9,7 @@
 #include "engines/standard/config.hpp"
 #include "engines/standard/fork_recovery.hpp"
 #include "engines/standard/heap.hpp"
+#include "engines/standard/inventory.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/thread_cache.hpp"
 #include "os/os.hpp"
@@ -60,7 +61,12 @@ class StandardEngineOf {
   }
   static bool owns(const void* p) { return thread_cache.owns(p); }
   static bool trim() { return thread_cache.trim(); }
-  static EngineStatistics statistics() { return heap.statistics(); }
+  /// Of the default heap, but for free memory and books, which are the page layer's.
+  static standard::Inventory<Config> take_inventory() {
+    return standard::Inventory<Config>(thread_cache);
+  }
+  static EngineStatistics statistics() { return take_inventory().totals; }
+  static std::size_t resident_bytes() { return standard::resident_bytes(pages); }
 
   /// Called around what may be another library's code in the middle of a
   /// call; see os/kernel_call.hpp.

@@ -21,7 +21,6 @@
 #include <cstdint>
 
 #include "base/poison.hpp"
-#include "engines/engine.hpp"
 #include "engines/standard/page_layer.hpp"
 #include "engines/standard/pool_rows.hpp"
 #include "engines/standard/span_protocol.hpp"
@@ -124,44 +123,6 @@ class Heap {
   HeapNumber number() const { return number_; }
   bool has(SpanRef span) const { return owns_record(*span.record); }
   bool owns_record(const Span& span) const { return span.heap() == number_; }
-
-  /// Of this heap, but for free memory, which is the page layer's and shown by each of its heaps.
-  /// An estimate: the walk over all span records stops nobody.
-  EngineStatistics statistics() {
-    EngineStatistics out;
-    out.live_labs = live_caches.load_relaxed();
-    out.spans_lost_to_fork = lost_to_fork.load_relaxed();
-    if (!pages_.is_started()) return out;
-    pages_.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
-      // A range that is just being taken: its record is not its own yet, or says free.
-      if (!free && number + slices > index_of(pages_.end_of_spans())) return;
-      const SpanRef span = pages_.span(SpanNumber{number});
-      const std::size_t bytes = slices << Config::kSliceBits;
-      if (free || span->word.load_acquire().state() == SpanState::kFree) {
-        out.pooled_bytes += bytes;
-        return;
-      }
-      if (!has(span)) return;
-      // After the word, which says that the life with this class has begun. That may be
-      // another life than that of the range which the walk has seen: no more than this
-      // range is counted for it.
-      const ClassId c = span->shown_class();
-      if (c == Classes::kHuge) {
-        out.large_bytes += bytes;
-        ++out.large_objects;
-      } else {
-        out.small_bytes_carved += min_of(Classes::info(c).real_span, bytes);
-      }
-    });
-    const LargeObjectStatistics mine = pages_.outside.statistics_of(index_of(number_));
-    out.large_bytes += mine.bytes;
-    out.large_objects += mine.objects;
-    const ArenaStatistics arena = pages_.arena.statistics();
-    const std::size_t outside = pages_.outside.statistics().bytes;
-    out.reserved_bytes = arena.reserved_bytes + outside;
-    out.opened_bytes = arena.opened_bytes + outside;
-    return out;
-  }
 
   // --- Taking spans ------------------------------------------------------------------------------
 
@@ -325,6 +286,7 @@ class Heap {
   struct Borrowed {
     SpanRef span;
     BlockOffset first = BlockOffset::kNone;
+    std::uint32_t count = 0;
     explicit operator bool() const { return static_cast<bool>(span); }
   };
   [[gnu::noinline]] Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
@@ -338,7 +300,7 @@ class Heap {
             if (span->shown_class() != c) return false;
             const RemoteList list =
                 protocol_.borrow(span, lender.number, c, at_least, [&] { return has(span); });
-            if (list.first != BlockOffset::kNone) borrowed = {span, list.first};
+            if (list.first != BlockOffset::kNone) borrowed = {span, list.first, list.count};
             return list.first != BlockOffset::kNone;
           };
           bool done = borrow_from(lender.owned.current(c));

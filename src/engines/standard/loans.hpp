@@ -13,11 +13,16 @@
 
 namespace spanalloc::standard {
 
-/// Only its thread uses it, and only `free_list` of the free target. The child of a fork finds in a
+/// Only its thread uses it, and of the free target only `free_list`. The child of a fork finds in a
 /// vanished thread's loan blocks that count as out and that nobody has. For it `span` is written
 /// before the list, and the list is emptied before the blocks go back.
 struct Loan : FreeTarget {
   Atomic<SpanNumber> span;  ///< the lender's; its life lasts as long as one of its blocks is here
+
+  /// How many blocks it began with: others can tell no more of how many are left. For statistics,
+  /// relaxed. (In the count of frees, which a loan takes none of.)
+  void note_blocks(std::uint32_t count) { left_.store_relaxed(count); }
+  std::uint32_t blocks() const { return left_.load_relaxed(); }
 };
 
 /// Of one cache record, at most one loan a class; `thread`, its thread cache, is the only one who
@@ -52,7 +57,7 @@ class Loans {
     searched(static_cast<bool>(borrowed));
     if (!borrowed) return false;
     Block* const list = thread.pages->block_at_offset(borrowed.span, borrowed.first);
-    thread.current[index_of(c)] = &begin(c, borrowed.span.number, list);
+    thread.current[index_of(c)] = &begin(c, borrowed.span.number, list, borrowed.count);
     return true;
   }
 
@@ -101,7 +106,8 @@ class Loans {
     });
   }
 
-  /// f(ClassId, Loan&) for each that may hold blocks. Also called for a vanished thread's.
+  /// f(ClassId, Loan&) for each that may hold blocks. Also called for a vanished thread's; and, for
+  /// statistics, by others.
   template <class F>
   void for_each(F&& f) {
     for (unsigned word = 0; word < kWords; ++word) {
@@ -122,12 +128,13 @@ class Loans {
   static constexpr unsigned kWords = (Classes::kSmallClasses + 63) / 64;
 
   // The class has no loan, or has used it up.
-  Loan& begin(ClassId c, SpanNumber span, Block* list) {
+  Loan& begin(ClassId c, SpanNumber span, Block* list, std::uint32_t count) {
     Loan& loan = loans_[index_of(c)];
     // Both with release: a fork's child that finds the class finds its list empty at least, where
     // it was null before; and if it finds the list, it finds the rest.
     loan.free_list().clear();
     loan.span.store_relaxed(span);
+    loan.note_blocks(count);
     Atomic<std::uint64_t>& classes = classes_[index_of(c) / 64];
     classes.store_release(classes.load_relaxed() | std::uint64_t{1} << index_of(c) % 64);
     loan.free_list().set(list);

@@ -66,6 +66,10 @@ class Magazines {
     if (SPANALLOC_UNLIKELY(nearly_full || of(c).refills != 0)) count_refill(thread, c, nearly_full);
   }
 
+  /// How many blocks that of a class has. Any thread, for statistics.
+  std::uint32_t count(ClassId c) const {
+    return c >= kFirst && c < Classes::kFirstLarge ? of(c).count.load_relaxed() : 0;
+  }
   /// Whether the magazine of the span's class has the block.
   SPANALLOC_COLD bool has(SpanRef span, const Block* block) {
     const ClassId c = span->class_id();

@@ -22,6 +22,8 @@ class MapTable {
     end_ = 0;
   }
 
+  static constexpr std::size_t kMapBytes = align_up(sizeof(ThreadMap), 4 * kKiB);
+
   /// The map that a cache has; kNoMap: none yet.
   static ThreadMap& of(const Record& cache) {
     ThreadMap* map = cache.map.load_relaxed();

@@ -105,6 +105,7 @@ class MemoryReturn {
   /// Purges all dirty free memory. False: there was none.
   SPANALLOC_COLD bool trim() {
     LockGuard guard(purge_lock);
+    trims_.store_relaxed(trims_.load_relaxed() + 1);
     purge_cursor_ = 0;
     const std::size_t before = given_back_.load_relaxed();
     purge_shared(Which::kAll, SIZE_MAX);
@@ -226,6 +227,12 @@ class MemoryReturn {
   /// to decommit.
   bool make_room_for_table() { return pages_.arena.decommit_free() != 0; }
 
+  // --- Statistics --------------------------------------------------------------------------------
+
+  /// Decay epochs that have ended, and requests to give everything back. Any thread.
+  std::size_t epochs() const { return epochs_.load_relaxed(); }
+  std::size_t trims() const { return trims_.load_relaxed(); }
+
   // --- Shared with others ------------------------------------------------------------------------
 
   DirtyBound<Classes::kSlice> dirty_bound;
@@ -275,6 +282,7 @@ class MemoryReturn {
         dirty_bound.pass_epoch(pages_.arena.age());
         pages_.outside.pass_epoch();
         in_epoch_ = false;
+        epochs_.store_relaxed(epochs_.load_relaxed() + 1);
       }
       // If there is more to do, the next thread that comes here goes on.
       next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
@@ -372,6 +380,9 @@ class MemoryReturn {
   std::uint64_t decay_ms_ = 0;           // constant after start
   // Bytes that epochs have purged, and trims in shared spans only; written under purge_lock.
   Atomic<std::size_t> given_back_{0};
+  // Written under purge_lock, for statistics only.
+  Atomic<std::size_t> epochs_{0};
+  Atomic<std::size_t> trims_{0};
   void (*const background_body_)();
   Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
   Atomic<std::uint32_t> background_{0};  // 1: there is a background thread, or can be none

@@ -54,7 +54,12 @@ class OwnHeap {
   // (A heap has a number of its own only from its first use to its end.)
   bool owns(const void* p) { return heap_.is_started() && with_any(&ThreadCache::owns, p); }
   bool trim() { return with_any(&ThreadCache::trim); }
-  EngineStatistics statistics() { return heap_.statistics(); }
+  /// Of this heap, but for free memory and books, which are the page layer's.
+  EngineStatistics statistics() {
+    if (ThreadCache* mine = found(); mine != nullptr) return Inventory<Config>(*mine).totals;
+    ThreadCache guest(heap_, pages_);
+    return Inventory<Config>(guest).totals;
+  }
 
   Heap& heap() { return heap_; }
   /// The calling thread's cache for the heap, made with its first use. nullptr: there is no memory

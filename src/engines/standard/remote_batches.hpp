@@ -14,25 +14,28 @@
 
 namespace spanalloc::standard {
 
-/// Only its thread uses it.
+/// Only its thread uses it. (Others may ask how much it holds, for statistics: relaxed.)
 struct alignas(kCacheLine) RemoteBatch : FreeTarget {
-  Block* oldest;        ///< of the blocks that it holds
-  SpanNumber number;    ///< the span that the last remote free here went to; kNone: there was none
-  std::uint32_t quota;  ///< how many blocks it may hold; 0: it holds none
+  Block* oldest;  ///< of the blocks that it holds
+  /// The span that the last remote free here went to; kNone: there was none
+  Atomic<SpanNumber> last_span;
+  Atomic<std::uint32_t> most;  ///< how many blocks it may hold; 0: it holds none
 
-  bool holds(SpanNumber span) const { return quota != 0 && number == span; }
-  /// Begins with its first block; `most`: how many it may hold.
-  void begin(Block* block, const BlockTest& blocks, std::uint32_t most) {
+  SpanNumber number() const { return last_span.load_relaxed(); }
+  std::uint32_t quota() const { return most.load_relaxed(); }
+  bool holds(SpanNumber span) const { return quota() != 0 && number() == span; }
+  /// Begins with its first block; `at_most`: how many it may hold.
+  void begin(Block* block, const BlockTest& blocks, std::uint32_t at_most) {
     block->link_to(no_block());
     blocks_.set(blocks);
     free_list_.set(block);
     oldest = block;
-    left_.store_relaxed(most - 1);
-    quota = most;
+    left_.store_relaxed(at_most - 1);
+    most.store_relaxed(at_most);
   }
   /// Blocks of the span were carved since it began.
   void follow(const BlockTest& blocks) { blocks_.set(blocks); }
-  std::uint32_t count() const { return quota - left_.load_relaxed(); }
+  std::uint32_t count() const { return quota() - left_.load_relaxed(); }
   bool is_full() const { return left_.load_relaxed() == 0; }
 };
 
@@ -52,13 +55,13 @@ class RemoteBatches {
   /// Takes the second block in a row of a span, as far as its batch remembers, and those that
   /// follow. False: it is the first one, which the caller frees to the span.
   SPANALLOC_INLINE bool add(auto& thread, SpanRef span, SpanWord word, Block* block) {
-    if (RemoteBatch& batch = of(span.number); batch.number == span.number) {
+    if (RemoteBatch& batch = of(span.number); batch.number() == span.number) {
       add_to(batch, thread, span, word, block);
       return true;
     }
     RemoteBatch& batch = (&first_of(span.number))[++turn_ % 2];
-    if (SPANALLOC_UNLIKELY(batch.quota != 0)) flush(batch, thread);
-    batch.number = span.number;
+    if (SPANALLOC_UNLIKELY(batch.quota() != 0)) flush(batch, thread);
+    batch.last_span.store_relaxed(span.number);
     return false;
   }
 
@@ -77,6 +80,18 @@ class RemoteBatches {
     if (holding_ != 0) flush_each(thread);
   }
 
+  /// f(SpanNumber, blocks) for each batch that holds some. Any thread: an estimate, unless the
+  /// record's thread rests.
+  template <class F>
+  void for_each_held(F&& f) const {
+    for (const RemoteBatch& batch : batches_) {
+      // (Read one after the other, they may be of two batches.)
+      const std::uint32_t held = batch.count();
+      if (batch.quota() != 0 && batch.number() != SpanNumber::kNone && held <= Config::kMaxBatch)
+        f(batch.number(), held);
+    }
+  }
+
   /// The first block of the span's batch; the end of a list: there is none.
   Block* newest(SpanRef span) {
     const RemoteBatch& batch = of(span.number);
@@ -89,8 +104,8 @@ class RemoteBatches {
   /// No batch may hold a block, or the blocks are lost.
   void forget() {
     for (RemoteBatch& batch : batches_) {
-      batch.number = SpanNumber::kNone;
-      batch.quota = 0;
+      batch.last_span.store_relaxed(SpanNumber::kNone);
+      batch.most.store_relaxed(0);
     }
     holding_ = 0;
     bytes_ = 0;
@@ -107,12 +122,12 @@ class RemoteBatches {
   // The span's batch. If it has none: a batch of another span, or of none.
   RemoteBatch& of(SpanNumber span) {
     RemoteBatch& first = first_of(span);
-    return first.number == span ? first : (&first)[1];
+    return first.number() == span ? first : (&first)[1];
   }
 
   [[gnu::noinline]] void add_to(RemoteBatch& batch, auto& thread, SpanRef span, SpanWord word,
                                 Block* block) {
-    if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
+    if (SPANALLOC_UNLIKELY(batch.quota() != 0)) {
       // The batch is not in the map any more, or the block was carved after the batch had begun.
       Block* newest = batch.free_list().first();
       if (SPANALLOC_UNLIKELY(newest == block)) Misuse::retire_and_report(thread, span, block);
@@ -167,25 +182,25 @@ class RemoteBatches {
   // Frees the batch's blocks to their span, which another thread owns.
   [[gnu::noinline]] void flush(RemoteBatch& batch, auto& thread) {
     const std::uint32_t count = batch.count();
-    SPANALLOC_ASSERT(count != 0 && batch.quota != 0);
-    const SpanRef span = thread.pages->span(batch.number);
+    SPANALLOC_ASSERT(count != 0 && batch.quota() != 0);
+    const SpanRef span = thread.pages->span(batch.number());
     end(batch, thread, span);
     check(batch, span, count);  // a damaged one is in no place any more
     thread.free_to_span(span, batch.free_list().first(), batch.oldest, count);
   }
   [[gnu::noinline]] void flush_next(auto& thread) {
     RemoteBatch& batch = batches_[next_++ % kBatches];
-    if (batch.quota != 0) flush(batch, thread);
+    if (batch.quota() != 0) flush(batch, thread);
   }
   SPANALLOC_COLD void flush_each(auto& thread) {
     for (RemoteBatch& batch : batches_) {
-      if (batch.quota != 0) flush(batch, thread);
+      if (batch.quota() != 0) flush(batch, thread);
     }
   }
   void end(RemoteBatch& batch, auto& thread, SpanRef span) {
     SPANALLOC_ASSERT(holding_ != 0);
-    bytes_ -= batch.quota * Classes::info(span->class_id()).block_size;
-    batch.quota = 0;
+    bytes_ -= batch.quota() * Classes::info(span->class_id()).block_size;
+    batch.most.store_relaxed(0);
     --holding_;
     thread.pages->maps.hide(*thread.map, span, batch);
   }

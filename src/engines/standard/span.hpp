@@ -89,7 +89,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
     rest_.clear();
     purged_.store_relaxed(0);
     uncounted_ = false;
-    retired_ = false;
+    retired_.store_relaxed(false);
     list_ = ListId::kNone;
     go_on(word_of_life);
   }
@@ -212,8 +212,8 @@ class alignas(kCacheLine) Span : public FreeTarget {
   bool is_uncounted() const { return uncounted_; }
   void set_uncounted(bool uncounted) { uncounted_ = uncounted; }
   /// On no list, and not counted again
-  bool is_retired() const { return retired_; }
-  void set_retired(bool retired) { retired_ = retired; }
+  bool is_retired() const { return retired_.load_relaxed(); }
+  void set_retired(bool retired) { retired_.store_relaxed(retired); }
 
  private:
   template <class>
@@ -237,7 +237,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   std::uint8_t idle;  ///< of a span of one block, the thread that has it: see SlackBound
 
  private:
-  Plain<bool> retired_;
+  Atomic<bool> retired_;  // others ask, for statistics
   FreeList rest_;
   Atomic<std::uint64_t> purged_;
 

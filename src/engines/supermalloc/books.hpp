@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "engines/supermalloc/chunk_table.hpp"
@@ -45,7 +47,7 @@ struct Books {
     return (large.out(b) + large.kept(b)) * TheBins::of(b).size;
   }
 
-  EngineStatistics statistics(const LargeObjectStatistics& outside) {
+  SPANALLOC_COLD EngineStatistics statistics(const LargeObjectStatistics& outside) {
     EngineStatistics result;
     const ArenaStatistics arena = chunks.statistics();
     result.reserved_bytes = arena.reserved_bytes;
@@ -54,6 +56,8 @@ struct Books {
     result.large_bytes = huge.bytes() + outside.bytes;
     // What the kernel did not take back is nobody's: free memory, here and below.
     result.pooled_bytes = huge.kept_bytes();
+    result.live_bytes = result.live_blocks = result.free_bytes = result.free_blocks =
+        result.kept_block_bytes = 0;
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       const Bin& bin = TheBins::of(b);
       const std::size_t in_caches = cached(b);
@@ -63,6 +67,7 @@ struct Books {
         const std::size_t in_use = folios.bytes_in_use(b);
         result.small_bytes_carved += in_use;
         result.pooled_bytes += committed > in_use ? committed - in_use : 0;
+        if (in_use != 0) add_objects(b, in_caches, result);
         continue;
       }
       result.pooled_bytes += large.kept(b) * bin.size;
@@ -76,9 +81,27 @@ struct Books {
     return result;
   }
 
+  /// Of small objects in folios in use: those in caches are free, too.
+  SPANALLOC_COLD void add_objects(BinNumber b, std::size_t in_caches, EngineStatistics& result) {
+    const Bin& bin = TheBins::of(b);
+    std::size_t out = 0;
+    std::size_t free = 0;
+    folios.for_each_fullness(b, [&](std::uint32_t free_objects, std::size_t number) {
+      if (free_objects == bin.folio_objects) return;
+      out += (bin.folio_objects - free_objects) * number;
+      free += free_objects * number;
+    });
+    const std::size_t cached = min_of(in_caches, out);
+    result.live_blocks += out - cached;
+    result.live_bytes += (out - cached) * bin.size;
+    result.free_blocks += free + cached;
+    result.free_bytes += (free + cached) * bin.size;
+    result.kept_block_bytes += cached * bin.size;
+  }
+
   /// Of each bin that has memory, in turn: see DescribesBins.
   template <class F, class G>
-  void describe(F&& f, G&& g) {
+  SPANALLOC_COLD void describe(F&& f, G&& g) {
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       const std::size_t committed = committed_bytes(b);
       if (committed == 0) continue;

@@ -144,7 +144,7 @@ class FolioHeap {
   /// f(free objects, folios) for each number that folios of the bin have free, as
   /// they were at one moment.
   template <class F>
-  void for_each_fullness(BinNumber b, F&& f) {
+  SPANALLOC_COLD void for_each_fullness(BinNumber b, F&& f) {
     const std::uint32_t lists = TheBins::of(b).folio_objects + 1;
     std::size_t folios[TheBins::kMostFolioObjects + 1] = {};
     {

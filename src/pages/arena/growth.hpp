@@ -53,6 +53,7 @@ class ArenaGrowth {
         if (count <= first + PagesConfig::kReasonable / Slices::kSlice) limit.note_refusal(count);
         return false;
       }
+      ++steps_;
       limit.note_growth();
     }
     if (!tables.book_opened(before_use)) return false;
@@ -74,6 +75,9 @@ class ArenaGrowth {
     }
   }
 
+  /// How often address space was opened, or stepped over.
+  std::size_t steps() const { return steps_; }
+
   void pass_epoch() {
     if (!limit.is_at_limit()) advice_.pass_epoch();
   }
@@ -81,6 +85,7 @@ class ArenaGrowth {
  private:
   Slices& slices_;
   HugePageAdvice<Slices> advice_;
+  std::size_t steps_ = 0;
 };
 
 }  // namespace spanalloc

@@ -48,6 +48,13 @@ class ManagerTables {
     for (auto& table : tables_) table.destroy();
     region_.forget();
   }
+  /// Of the entries up to the limit, in whole pages.
+  std::size_t bytes_in_use() const {
+    std::size_t sum = 0;
+    for (unsigned t = 0; t < Tables::kCount && limit() != 0; ++t)
+      sum += align_up(bytes(t, limit()), os::page_size());
+    return sum;
+  }
 
   /// Gives the manager what the range has opened or skipped, as far as these tables and the
   /// caller's own reach (before_use(end)). Slices without entries in some table are lost. False: no

@@ -53,6 +53,9 @@ class ArenaSlices {
   alignas(kCacheLine) RefusalMemo refused;
   RefusalMemo no_room;
   DecommitPolicy policy;
+  /// Calls that have given pages back, and how much in all. Relaxed: for statistics only.
+  Atomic<std::size_t> purges{0};
+  Atomic<std::size_t> purged_bytes{0};
 
   /// In the process that runs now: what the manager waits for will come.
   void note_process() { generation_ = SpinLock::generation(); }
@@ -71,7 +74,10 @@ class ArenaSlices {
   bool purge(Block run) { return purge(run, range.address(run.first), run.size * kSlice); }
   bool purge(Block of, void* address, std::size_t bytes) {
     stop_advice(of);
-    return Calls::purge(address, bytes);
+    if (!Calls::purge(address, bytes)) return false;
+    purges.fetch_add_relaxed(1);
+    purged_bytes.fetch_add_relaxed(bytes);
+    return true;
   }
 
   // --- What comes back ---
