@@ -74,9 +74,12 @@ SPANALLOC_PUBLIC int sp_owns(const void* address) SPANALLOC_NOEXCEPT;
  * time: it looks at all that is free. */
 SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 
-/* The heap's books; spanalloc(7) says more of each figure. Each is exact at some instant during the
- * call, together they are an estimate while other threads allocate. Later versions only add fields
- * at the end. */
+/* What a field below holds that the library's engine cannot tell. */
+#define SP_STATS_NOT_TOLD ((size_t)-1)
+
+/* The heap's books; docs/statistics.md says more of each figure. Each is exact at some instant
+ * during the call, together they are an estimate while other threads allocate. Later versions only
+ * add fields at the end. From live_bytes on an engine may leave a field at SP_STATS_NOT_TOLD. */
 struct sp_statistics {
   size_t reserved_bytes;     /* address space held */
   size_t opened_bytes;       /* readable and writable part of it */
@@ -86,11 +89,47 @@ struct sp_statistics {
   size_t large_objects;      /* number of them */
   size_t live_labs;          /* threads that use it, each with a local allocation buffer */
   size_t spans_lost_to_fork; /* spans of threads that a fork left behind */
+  /* Blocks in spans in use: live for certain, free for certain, or one of which only another thread
+   * knows. (Large objects are all live, and not among them.) */
+  size_t live_bytes;
+  size_t live_blocks;
+  size_t free_bytes;
+  size_t free_blocks;
+  size_t unsure_bytes;
+  size_t unsure_blocks;
+  size_t kept_block_bytes;  /* of the free blocks: kept by threads for their next requests */
+  size_t kept_span_bytes;   /* of pooled_bytes: the same of whole spans */
+  size_t pool_bytes;        /* of pooled_bytes: free spans that wait for reuse */
+  size_t dirty_bytes;       /* of pooled_bytes: may be in memory, and goes back with time */
+  size_t clean_bytes;       /* of pooled_bytes: never used, or given back; not in memory */
+  size_t purged_part_bytes; /* pages of spans in use that were given back */
+  size_t decommitted_bytes; /* given back with its addresses; no part of opened_bytes */
+  size_t metadata_bytes;    /* the heap's own tables */
+  size_t resident_bytes;    /* in memory: sp_stats_json tells, if it may ask the kernel */
+  /* Counts of events since the start. */
+  size_t growths;      /* steps that took more address space */
+  size_t purges;       /* calls that gave pages back, */
+  size_t purged_bytes; /* and how much these were in all */
+  size_t decay_epochs;
+  size_t trims;
 };
 
 /* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become
  * 0. May take time in proportion to the heap's size. */
 SPANALLOC_PUBLIC void sp_stats(struct sp_statistics* out, size_t size) SPANALLOC_NOEXCEPT;
+
+/* Asks the kernel, too: how much is in memory (mincore), the numbers of the process and of the
+ * calling thread; by system calls that malloc does not make. */
+#define SP_STATS_KERNEL 1u
+
+/* Writes a JSON document with all of that, by size class and by thread, and with a version of its
+ * own; docs/statistics.md describes it. It comes in pieces: write(context, text, bytes) is called
+ * for each, in order, with 1 to 512 bytes of ASCII that stay valid during the call, and may use the
+ * heap. Takes no memory, and some 8 KiB of the stack. 0; EINVAL if write is NULL or flags have bits
+ * without a meaning, EBUSY in a function that stands in for mmap or the like (spanalloc(7)): then
+ * nothing is written. errno is left to `write`. */
+SPANALLOC_PUBLIC int sp_stats_json(void (*write)(void* context, const char* text, size_t bytes),
+                                   void* context, unsigned flags) SPANALLOC_NOEXCEPT;
 
 /* The library's version, "major.minor.patch"; a constant string. */
 SPANALLOC_PUBLIC const char* sp_version(void) SPANALLOC_NOEXCEPT;

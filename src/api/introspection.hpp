@@ -10,7 +10,9 @@
 
 #include <cstddef>
 
+#include "api/figures.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "os/os.hpp"
 
@@ -19,7 +21,7 @@ namespace spanalloc {
 template <Engine E>
 struct Introspection {
   /// Bytes; fields that describe glibc's bins stay 0.
-  static struct mallinfo2 mallinfo2() noexcept {
+  SPANALLOC_COLD static struct mallinfo2 mallinfo2() noexcept {
     const EngineStatistics s = E::statistics();
     struct mallinfo2 info{};
     info.arena = s.opened_bytes;
@@ -28,11 +30,14 @@ struct Introspection {
     info.uordblks = s.small_bytes_carved;
     info.fordblks = s.pooled_bytes;
     info.keepcost = s.pooled_bytes;  // what malloc_trim could give back at most
+    // As far as the engine knows: glibc has the small blocks here that wait for their next use.
+    if (s.free_blocks != kNotTold) info.smblks = s.free_blocks;
+    if (s.free_bytes != kNotTold) info.fsmblks = s.free_bytes;
     return info;
   }
 
   /// The same in ints: what does not fit shows as INT_MAX instead of wrapping.
-  static struct mallinfo mallinfo() noexcept {
+  SPANALLOC_COLD static struct mallinfo mallinfo() noexcept {
     const struct mallinfo2 wide = mallinfo2();
     struct mallinfo info{};
     info.arena = saturated(wide.arena);
@@ -41,16 +46,19 @@ struct Introspection {
     info.uordblks = saturated(wide.uordblks);
     info.fordblks = saturated(wide.fordblks);
     info.keepcost = saturated(wide.keepcost);
+    info.smblks = saturated(wide.smblks);
+    info.fsmblks = saturated(wide.fsmblks);
     return info;
   }
 
   /// Writes an XML document to `stream`. 0; EINVAL unless `options` is 0; -1 with the stream's
   /// errno when writing fails.
-  static int malloc_info(int options, FILE* stream) noexcept {
+  SPANALLOC_COLD static int malloc_info(int options, FILE* stream) noexcept {
     if (options != 0) return EINVAL;
     const EngineStatistics s = E::statistics();
     bool good = fprintf(stream, "<malloc version=\"spanalloc-1\" engine=\"%s\">\n", E::kName) >= 0;
-    for_each_figure(s, [&](const char* name, const char*, std::size_t value) {
+    for_each_figure(s, [&](const Figure& figure, std::size_t value) {
+      const char* name = figure.element;
       good = fprintf(stream, "  <%s>%zu</%s>\n", name, value, name) >= 0 && good;
     });
     if constexpr (DescribesBins<E>) good = (os::in_kernel_call() || write_bins(stream)) && good;
@@ -60,34 +68,22 @@ struct Introspection {
 
   /// Writes the figures to standard error, one a line. Past stdio, in one piece: no cancellation
   /// point, no lock that somebody else may hold.
-  static void malloc_stats() noexcept {
-    char text[1024];
+  SPANALLOC_COLD static void malloc_stats() noexcept {
+    char text[2048];
     std::size_t length = 0;
     const auto count = [&](int written) {
       if (written > 0) length = min_of(length + static_cast<std::size_t>(written), sizeof text - 1);
     };
     count(snprintf(text, sizeof text, "spanalloc, engine %s\n", E::kName));
-    for_each_figure(E::statistics(), [&](const char*, const char* what, std::size_t value) {
-      count(snprintf(text + length, sizeof text - length, "%-40s = %16zu\n", what, value));
+    for_each_figure(E::statistics(), [&](const Figure& figure, std::size_t value) {
+      count(
+          snprintf(text + length, sizeof text - length, "%-40s = %16zu\n", figure.meaning, value));
     });
     os::write_text(2, text, length);
   }
 
  private:
   static int saturated(std::size_t x) { return x > INT_MAX ? INT_MAX : static_cast<int>(x); }
-
-  // docs/man/spanalloc.7 says what each figure counts, in this order.
-  template <class Show>
-  static void for_each_figure(const EngineStatistics& s, Show&& show) {
-    show("reserved", "address space held (bytes)", s.reserved_bytes);
-    show("opened", "readable address space (bytes)", s.opened_bytes);
-    show("carved", "spans in use (bytes)", s.small_bytes_carved);
-    show("pooled", "free memory (bytes)", s.pooled_bytes);
-    show("large", "large objects (bytes)", s.large_bytes);
-    show("large_objects", "large objects", s.large_objects);
-    show("labs", "threads that use the heap", s.live_labs);
-    show("lost_to_fork", "spans lost to fork", s.spans_lost_to_fork);
-  }
 
   static bool write_bins(FILE* stream) {
     bool good = fputs("  <bins>\n", stream) >= 0;

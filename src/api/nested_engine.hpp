@@ -71,6 +71,7 @@ struct NestedEngine : E {
   static EngineStatistics statistics() {
     return os::in_kernel_call() ? EngineStatistics{} : E::statistics();
   }
+  // (Not asked there: E's take_inventory(), resident_bytes() and describe().)
 
  private:
   static std::size_t size_of(const void* p) {

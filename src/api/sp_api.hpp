@@ -5,6 +5,8 @@
 #include <spanalloc/spanalloc.h>
 
 #include "api/malloc_api.hpp"
+#include "api/statistics_at_exit.hpp"
+#include "api/statistics_json.hpp"
 
 namespace spanalloc {
 
@@ -15,6 +17,7 @@ using SpMalloc = MallocApi<LibraryEngine>;
 [[gnu::constructor(101)]] static void start_library_engine() {
   os::start();
   LibraryEngine::process_start();
+  note_statistics_place();
 }
 
 void os::hide_thread(HiddenThread& room) noexcept {
@@ -57,12 +60,15 @@ int sp_trim(void) noexcept {
 }
 
 void sp_stats(struct sp_statistics* out, size_t size) noexcept {
-  const spanalloc::EngineStatistics s = spanalloc::LibraryEngine::statistics();
-  const sp_statistics all{s.reserved_bytes, s.opened_bytes,      s.small_bytes_carved,
-                          s.pooled_bytes,   s.large_bytes,       s.large_objects,
-                          s.live_labs,      s.spans_lost_to_fork};
+  static_assert(sizeof(sp_statistics) == sizeof(spanalloc::EngineStatistics) &&
+                offsetof(sp_statistics, trims) == offsetof(spanalloc::EngineStatistics, trims));
+  const spanalloc::EngineStatistics all = spanalloc::LibraryEngine::statistics();
   memset(out, 0, size);
   memcpy(out, &all, spanalloc::min_of(size, sizeof all));
+}
+int sp_stats_json(void (*write)(void*, const char*, size_t), void* context,
+                  unsigned flags) noexcept {
+  return spanalloc::StatisticsJson<spanalloc::LibraryEngine>::write(write, context, flags);
 }
 
 const char* sp_version(void) noexcept {

@@ -105,10 +105,6 @@ void map_marks() {
   }
 }
 
-int process_id() {
-  return static_cast<int>(system_call(SYS_getpid, 0, 0, 0));  // cannot fail
-}
-
 // --- Random numbers ------------------------------------------------------------------------------
 
 constexpr std::uint64_t mixed(std::uint64_t x) {

@@ -1,5 +1,7 @@
 // Linux behind os.hpp. See there for every function's contract.
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -239,12 +241,13 @@ void prefer_huge_pages(void* address, std::size_t bytes) {
 }
 
 std::size_t resident_pages(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
   unsigned char told[512];
   std::size_t resident = 0;
   for (std::size_t at = 0; at < bytes;) {
     const std::size_t part = min_of(bytes - at, sizeof told * page_size());
-    if (mincore(static_cast<char*>(address) + at, part, told) != 0) return 0;
+    if (system_call(SYS_mincore, argument(static_cast<char*>(address) + at),
+                    static_cast<long>(part), argument(told)) != 0)
+      return 0;
     for (std::size_t i = 0; i < part / page_size(); ++i) resident += told[i] & 1;
     at += part;
   }
@@ -324,14 +327,56 @@ unsigned option_choice(const char* name, const char* const* words, unsigned coun
   return fallback;
 }
 
-void write_text(int fd, const char* text, std::size_t length) {
+bool option_text(const char* name, char* out, std::size_t size) {
+  const char* text = option(name);
+  if (text == nullptr) return false;
+  const std::size_t length = strlen(text);
+  if (length == 0 || length >= size) {
+    say_ignored(name, text, "some text that is not too long");
+    return false;
+  }
+  memcpy(out, text, length + 1);
+  return true;
+}
+
+bool write_text(int fd, const char* text, std::size_t length) {
   while (length > 0) {
     const long n = system_call(SYS_write, fd, argument(text), static_cast<long>(length));
     if (n == -EINTR) continue;
-    if (n <= 0) return;
+    if (n <= 0) return false;
     text += n;
     length -= static_cast<std::size_t>(n);
   }
+  return true;
+}
+
+int make_file(const char* path) {
+  constexpr long kRights = 0666;
+  const long fd =
+      system_call(SYS_openat, AT_FDCWD, argument(path),
+                  O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, kRights);
+  return fd < 0 ? -1 : static_cast<int>(fd);
+}
+
+bool close_file(int fd) {
+  return system_call(SYS_close, fd, 0, 0) == 0;
+}
+
+void ignore_write_signals() {
+  std::uint64_t signals = std::uint64_t{1} << (SIGPIPE - 1) | std::uint64_t{1} << (SIGXFSZ - 1);
+  system_call(SYS_rt_sigprocmask, SIG_BLOCK, argument(&signals), 0, sizeof signals);
+}
+
+int process_id() {
+  return static_cast<int>(system_call(SYS_getpid, 0, 0, 0));  // cannot fail
+}
+
+int kernel_thread_id() {
+  return static_cast<int>(system_call(SYS_gettid, 0, 0, 0));
+}
+
+std::uintptr_t pthread_of(std::uintptr_t mark) {
+  return mark - address_of(thread_id()) + static_cast<std::uintptr_t>(pthread_self());
 }
 
 namespace {

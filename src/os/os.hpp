@@ -191,6 +191,10 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
 unsigned option_choice(const char* name, const char* const* words, unsigned count,
                        unsigned fallback, const char* want);
 
+/// Copies its value, and a terminating 0, to `out`. False: unset, or (after a warning line on
+/// stderr) empty or too long for `size` bytes.
+bool option_text(const char* name, char* out, std::size_t size);
+
 /// Writes "spanalloc: <what> <address>" to stderr in one line and aborts. A handler of SIGABRT may
 /// do with the heap what it likes: whoever calls this has taken what is damaged out of use, and
 /// what the thread holds it is made to let go of first (before_fatal()). If a handler that this has
@@ -199,8 +203,26 @@ unsigned option_choice(const char* name, const char* const* words, unsigned coun
 [[noreturn]] void fatal(const char* what);
 /// What has the calling thread let go of all locks.
 void before_fatal(void (*let_go)());
-/// Writes bytes to a file descriptor, all or nothing that anybody could do about it.
-void write_text(int fd, const char* text, std::size_t length);
+/// Writes bytes to a file descriptor. False: not all of them, and nothing that anybody could do
+/// about it.
+bool write_text(int fd, const char* text, std::size_t length);
+
+// --- For statistics: system calls that libc's malloc does not make -------------------------------
+
+/// A file to write to, emptied if there is one, with the rights that the process's mask leaves.
+/// Does not wait for a reader. -1: refused.
+int make_file(const char* path);
+/// False: something that was written there is lost.
+bool close_file(int fd);
+/// For a process that ends: what the calling thread writes for nobody (SIGPIPE), or beyond a limit
+/// (SIGXFSZ), fails, and that is all.
+void ignore_write_signals();
+int process_id();
+/// The kernel's number of the calling thread.
+int kernel_thread_id();
+/// pthread_self() of the thread whose thread_id() is `mark`. (No system call. Where thread-local
+/// storage is not at the same distance from it in each thread, as under sanitizers: any number.)
+std::uintptr_t pthread_of(std::uintptr_t mark);
 
 /// Keeps errno as it was: the malloc family must not change it on success.
 class ErrnoGuard {

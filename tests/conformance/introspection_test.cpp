@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/statistics_json.hpp"
 #include "engines.hpp"
 
 namespace spanalloc::test {
@@ -104,6 +105,56 @@ TYPED_TEST(IntrospectionTest, MallinfoCountsLargeObjects) {
   EXPECT_EQ(static_cast<std::size_t>(Api::mallinfo().hblks), during.hblks);
   Api::free(p);
   EXPECT_EQ(Api::mallinfo2().hblks, before.hblks);
+}
+
+// A member of a JSON document, or an element of malloc_info's; SIZE_MAX: it has none.
+std::size_t figure_in(const std::string& text, const std::string& before) {
+  const std::size_t at = text.find(before);
+  return at == std::string::npos ? SIZE_MAX : std::stoull(text.substr(at + before.size()));
+}
+
+TYPED_TEST(IntrospectionTest, AllTellTheSameFigures) {
+  using Api = MallocApi<TypeParam>;
+  std::vector<void*> held;
+  for (std::size_t n = 16; n < 100000; n += n / 3) held.push_back(Api::malloc(n));
+  std::string json;
+  json.reserve(1 << 20);
+  const auto keep = [](void* to, const char* text, std::size_t bytes) {
+    static_cast<std::string*>(to)->append(text, bytes);
+  };
+  ASSERT_EQ(StatisticsJson<TypeParam>::write(keep, &json, 0), 0);
+  const EngineStatistics s = TypeParam::statistics();
+  const struct mallinfo2 info = Api::mallinfo2();
+  const std::string xml =
+      written_to_stream([](FILE* stream) { EXPECT_EQ(Api::malloc_info(0, stream), 0); });
+  std::size_t told = 0;
+  for (const Figure& figure : kFigures) {
+    const std::size_t value = figure.of(s);
+    EXPECT_EQ(figure_in(json, std::string("\"") + figure.name + "\": "), value) << figure.name;
+    EXPECT_EQ(figure_in(xml, std::string("<") + figure.element + ">"), value) << figure.name;
+    told += value != kNotTold;
+  }
+  EXPECT_GE(told, 8u);
+  EXPECT_EQ(info.arena, s.opened_bytes);
+  EXPECT_EQ(info.uordblks, s.small_bytes_carved);
+  EXPECT_EQ(info.fordblks, s.pooled_bytes);
+  EXPECT_EQ(info.keepcost, s.pooled_bytes);
+  EXPECT_EQ(info.hblks, s.large_objects);
+  EXPECT_EQ(info.hblkhd, s.large_bytes);
+  EXPECT_EQ(info.smblks, s.free_blocks == kNotTold ? 0 : s.free_blocks);
+  EXPECT_EQ(info.fsmblks, s.free_bytes == kNotTold ? 0 : s.free_bytes);
+  for (void* p : held) Api::free(p);
+}
+
+TYPED_TEST(IntrospectionTest, StatisticsRefuseWhatHasNoMeaning) {
+  using Json = StatisticsJson<TypeParam>;
+  bool written = false;
+  const auto note = [](void* flag, const char*, std::size_t) { *static_cast<bool*>(flag) = true; };
+  EXPECT_EQ(Json::write(nullptr, nullptr, 0), EINVAL);
+  EXPECT_EQ(Json::write(note, &written, SP_STATS_KERNEL << 1), EINVAL);
+  EXPECT_FALSE(written);
+  EXPECT_EQ(Json::write(note, &written, SP_STATS_KERNEL), 0);
+  EXPECT_TRUE(written);
 }
 
 TEST(Mallinfo, ShowsIntMaxForWhatDoesNotFit) {

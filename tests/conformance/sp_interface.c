@@ -67,6 +67,36 @@ static void check_errors(void) {
   CHECK(!sp_owns(&out) && !sp_owns(NULL) && !sp_owns((void*)UINTPTR_MAX));
 }
 
+static void keep(void* context, const char* text, size_t bytes) {
+  strncat(context, text, bytes);
+}
+
+/* Of this library's engine, which tells all but what only the kernel knows. */
+static void check_statistics_in_full(void) {
+  static char document[65536];
+  struct sp_statistics before;
+  struct sp_statistics during;
+  sp_stats(&before, sizeof before);
+  void* small = sp_malloc(100);
+  sp_stats(&during, sizeof during);
+  CHECK(during.live_blocks == before.live_blocks + 1 && during.unsure_blocks == 0);
+  CHECK(during.live_bytes == before.live_bytes + sp_usable_size(small));
+  CHECK(during.resident_bytes == SP_STATS_NOT_TOLD && during.trims == before.trims);
+  errno = 4711;
+  CHECK(sp_stats_json(keep, document, 0) == 0 && errno == 4711);
+  char member[64];
+  snprintf(member, sizeof member, "\"live_blocks\": %zu,", during.live_blocks);
+  CHECK(strstr(document, member) != NULL && strstr(document, "resident_bytes") == NULL);
+  CHECK(sp_stats_json(NULL, document, 0) == EINVAL && sp_stats_json(keep, document, 8) == EINVAL);
+  document[0] = '\0';
+  CHECK(sp_stats_json(keep, document, SP_STATS_KERNEL) == 0);
+  CHECK(strstr(document, "\"resident_bytes\": ") != NULL && errno == 4711);
+  sp_free(small);
+  sp_trim();
+  sp_stats(&during, sizeof during);
+  CHECK(during.live_blocks == before.live_blocks && during.trims == before.trims + 1);
+}
+
 static void check_statistics(void) {
   struct sp_statistics before;
   struct sp_statistics during;
@@ -95,6 +125,7 @@ int main(void) {
   check_blocks();
   check_errors();
   check_statistics();
+  check_statistics_in_full();
   printf("%s %s: %d failed\n", sp_engine_name(), sp_version(), failures);
   return failures == 0 ? 0 : 1;
 }

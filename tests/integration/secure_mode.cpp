@@ -109,6 +109,33 @@ void options_are_ignored(const Arguments&) {
   }
 }
 
+// The name of a file to write to is the caller's, too.
+void statistics_are_not_written(const Arguments&) {
+  harness::require_library_malloc();
+  char pattern[] = "/tmp/spanalloc-secure-XXXXXX";
+  CHECK(mkdtemp(pattern) != nullptr, "mkdtemp: %s", strerror(errno));
+  struct Cleanup {
+    fs::path folder;
+    ~Cleanup() { fs::remove_all(folder); }
+  } cleanup{pattern};
+  const fs::path file = cleanup.folder / "statistics";
+  const auto run = [&](const std::string& program) {
+    const auto outcome = harness::run({program, "child"},
+                                      [&] { setenv("SPANALLOC_STATS_AT_EXIT", file.c_str(), 1); });
+    harness::expect_success(outcome, program.c_str());
+    CHECK(outcome.err.empty(), "%s", outcome.err.c_str());
+    return outcome.out;
+  };
+  run(fs::read_symlink("/proc/self/exe"));
+  CHECK(fs::remove(file), "a plain program has written no statistics");
+  const std::string told = run(privileged_copy(cleanup.folder));
+  if (told.find("secure 1") == std::string::npos) {
+    fs::remove_all(cleanup.folder);
+    harness::skip("the set-group-id copy did not become AT_SECURE (nosuid file system?)");
+  }
+  CHECK(!fs::exists(file), "a secure program has written statistics where its caller said");
+}
+
 // A malformed option is told about in a plain program, and not even looked at in a secure one.
 void malformed_option(const Arguments&) {
   const auto outcome = harness::run_self({"child"}, [] { setenv(option(), "many", 1); });
@@ -124,5 +151,6 @@ int main(int argc, char** argv) {
   return harness::run_case(argc, argv,
                            {{"options_are_ignored", options_are_ignored},
                             {"malformed_option", malformed_option},
+                            {"statistics_are_not_written", statistics_are_not_written},
                             {"child", child}});
 }

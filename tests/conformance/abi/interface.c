@@ -49,6 +49,7 @@ static void check_functions(void) {
   FUNCTION(sp_owns, int (*)(const void*));
   FUNCTION(sp_trim, int (*)(void));
   FUNCTION(sp_stats, void (*)(struct sp_statistics*, size_t));
+  FUNCTION(sp_stats_json, int (*)(void (*)(void*, const char*, size_t), void*, unsigned));
   FUNCTION(sp_version, const char* (*)(void));
   FUNCTION(sp_engine_name, const char* (*)(void));
 
@@ -73,7 +74,7 @@ static void check_functions(void) {
 }
 
 static void check_structures(void) {
-  SIZE(sp_statistics, 64);
+  SIZE(sp_statistics, 224);
   FIELD(sp_statistics, reserved_bytes, 0, 8);
   FIELD(sp_statistics, opened_bytes, 8, 8);
   FIELD(sp_statistics, carved_bytes, 16, 8);
@@ -82,6 +83,26 @@ static void check_structures(void) {
   FIELD(sp_statistics, large_objects, 40, 8);
   FIELD(sp_statistics, live_labs, 48, 8);
   FIELD(sp_statistics, spans_lost_to_fork, 56, 8);
+  FIELD(sp_statistics, live_bytes, 64, 8);
+  FIELD(sp_statistics, live_blocks, 72, 8);
+  FIELD(sp_statistics, free_bytes, 80, 8);
+  FIELD(sp_statistics, free_blocks, 88, 8);
+  FIELD(sp_statistics, unsure_bytes, 96, 8);
+  FIELD(sp_statistics, unsure_blocks, 104, 8);
+  FIELD(sp_statistics, kept_block_bytes, 112, 8);
+  FIELD(sp_statistics, kept_span_bytes, 120, 8);
+  FIELD(sp_statistics, pool_bytes, 128, 8);
+  FIELD(sp_statistics, dirty_bytes, 136, 8);
+  FIELD(sp_statistics, clean_bytes, 144, 8);
+  FIELD(sp_statistics, purged_part_bytes, 152, 8);
+  FIELD(sp_statistics, decommitted_bytes, 160, 8);
+  FIELD(sp_statistics, metadata_bytes, 168, 8);
+  FIELD(sp_statistics, resident_bytes, 176, 8);
+  FIELD(sp_statistics, growths, 184, 8);
+  FIELD(sp_statistics, purges, 192, 8);
+  FIELD(sp_statistics, purged_bytes, 200, 8);
+  FIELD(sp_statistics, decay_epochs, 208, 8);
+  FIELD(sp_statistics, trims, 216, 8);
 
   SIZE(sp_pages_block, 24);
   FIELD(sp_pages_block, start, 0, 8);
@@ -104,6 +125,9 @@ static void check_structures(void) {
 }
 
 static void check_constants(void) {
+  CONSTANT(SP_STATS_NOT_TOLD, (size_t)-1);
+  CONSTANT(SP_STATS_KERNEL, 1);
+
   CONSTANT(SP_PAGES_OK, 0);
   CONSTANT(SP_PAGES_NO_ROOM, 1);
   CONSTANT(SP_PAGES_NOT_A_BLOCK, 2);

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -247,6 +251,50 @@ TEST(Os, WordsInOptionsAreCheckedAloud) {
         std::string("spanalloc: ignored SPANALLOC_UNIT_TEST=") + bad + ": want few or more\n");
   }
   unsetenv("SPANALLOC_UNIT_TEST");
+}
+
+TEST(Os, TextsInOptionsAreCopiedOrReported) {
+  char text[8] = "before";
+  unsetenv("SPANALLOC_UNIT_TEST");
+  EXPECT_FALSE(os::option_text("UNIT_TEST", text, sizeof text));
+  setenv("SPANALLOC_UNIT_TEST", "1234567", 1);
+  EXPECT_TRUE(os::option_text("UNIT_TEST", text, sizeof text));
+  EXPECT_STREQ(text, "1234567");
+  for (const char* bad : {"", "12345678"}) {
+    setenv("SPANALLOC_UNIT_TEST", bad, 1);
+    testing::internal::CaptureStderr();
+    EXPECT_FALSE(os::option_text("UNIT_TEST", text, sizeof text));
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("ignored SPANALLOC_UNIT_TEST="),
+              std::string::npos);
+  }
+  unsetenv("SPANALLOC_UNIT_TEST");
+}
+
+TEST(Os, FilesForStatisticsAreMadeAnew) {
+  char folder[] = "/tmp/spanalloc-os-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/file";
+  for (const char* text : {"a longer text", "short"}) {
+    const int file = os::make_file(path.c_str());
+    ASSERT_GE(file, 0);
+    EXPECT_TRUE(os::write_text(file, text, strlen(text)));
+    EXPECT_TRUE(os::close_file(file));
+    EXPECT_FALSE(os::write_text(file, text, 1)) << "it is closed";
+    FILE* read = fopen(path.c_str(), "r");
+    ASSERT_NE(read, nullptr);
+    char found[32] = {};
+    EXPECT_EQ(fread(found, 1, sizeof found, read), strlen(text));
+    EXPECT_STREQ(found, text);
+    fclose(read);
+  }
+  EXPECT_EQ(os::make_file(folder), -1) << "a folder";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(os::make_file(path.c_str()), -1) << "nobody reads: it does not wait";
+  unlink(path.c_str());
+  rmdir(folder);
+  EXPECT_EQ(os::process_id(), getpid());
+  EXPECT_EQ(os::kernel_thread_id(), getpid());
 }
 
 TEST(Os, NumbersInOptionsAreCheckedAloud) {

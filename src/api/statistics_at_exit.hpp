@@ -1,0 +1,87 @@
+// SPANALLOC_STATS_AT_EXIT: a library writes its statistics when the process ends (exit, or main's
+// return; not after _exit or a signal). Included once per library, after spanalloc::LibraryEngine
+// is declared.
+#pragma once
+
+#include <spanalloc/spanalloc.h>
+#include <string.h>
+
+#include <cstddef>
+
+#include "api/statistics_json.hpp"
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+/// Where to, copied when the library starts, because a program may write over its environment.
+/// Empty: nowhere.
+static char statistics_place[4096];
+
+SPANALLOC_COLD static void note_statistics_place() {
+  if (!os::option_text("STATS_AT_EXIT", statistics_place, sizeof statistics_place))
+    statistics_place[0] = '\0';
+}
+
+/// The place with %p replaced by the process's number, and %% by %. False: it does not fit.
+SPANALLOC_COLD static bool expand_statistics_place(char* out, std::size_t size) {
+  std::size_t length = 0;
+  for (const char* c = statistics_place; *c != '\0'; ++c) {
+    if (length + 24 > size) return false;
+    if (c[0] != '%' || (c[1] != 'p' && c[1] != '%')) {
+      out[length++] = *c;
+    } else if (*++c == '%') {
+      out[length++] = '%';
+    } else {
+      char digits[20];
+      std::size_t at = sizeof digits;
+      for (auto id = static_cast<unsigned>(os::process_id()); at == sizeof digits || id != 0;
+           id /= 10)
+        digits[--at] = static_cast<char>('0' + id % 10);
+      memcpy(out + length, digits + at, sizeof digits - at);
+      length += sizeof digits - at;
+    }
+  }
+  out[length] = '\0';
+  return true;
+}
+
+struct StatisticsFile {
+  int file = -1;
+  bool good = false;
+
+  static void write(void* self, const char* text, std::size_t bytes) {
+    auto* to = static_cast<StatisticsFile*>(self);
+    to->good = to->good && os::write_text(to->file, text, bytes);
+  }
+};
+
+// As late as a library can: what other destructors of this priority and above free is free.
+[[gnu::destructor(101), gnu::cold]] static void write_statistics_at_exit() {
+  if (statistics_place[0] == '\0') return;
+  char path[sizeof statistics_place];
+  StatisticsFile to;
+  const bool to_error =
+      strcmp(statistics_place, "-") == 0 || strcmp(statistics_place, "stderr") == 0;
+  // Nothing that becomes of the writing changes how the process ends.
+  os::ignore_write_signals();
+  if (to_error) {
+    to.file = 2;
+  } else if (expand_statistics_place(path, sizeof path)) {
+    to.file = os::make_file(path);
+  }
+  to.good = to.file >= 0;
+  if (to.good) StatisticsJson<LibraryEngine>::write(&StatisticsFile::write, &to, SP_STATS_KERNEL);
+  if (to.file >= 0 && !to_error && !os::close_file(to.file)) to.good = false;
+  if (to.good) return;
+  static constexpr char kCannot[] = "spanalloc: cannot write statistics to ";
+  char line[sizeof kCannot + 201];
+  const std::size_t length = min_of(strlen(statistics_place), std::size_t{200});
+  memcpy(line, kCannot, sizeof kCannot - 1);
+  memcpy(line + sizeof kCannot - 1, statistics_place, length);
+  line[sizeof kCannot - 1 + length] = '\n';
+  os::write_text(2, line, sizeof kCannot + length);
+}
+
+}  // namespace spanalloc
