@@ -33,6 +33,9 @@
 #endif
 #endif
 
+extern "C" [[gnu::weak]] int sp_stats_json(void (*write)(void*, const char*, std::size_t), void*,
+                                           unsigned flags);
+
 namespace {
 
 // MADV_GUARD_INSTALL and MADV_GUARD_REMOVE: how glibc 2.42 and later guard the stacks of threads.
@@ -237,6 +240,14 @@ void use_all() {
   use_threads();
   malloc_trim(0);
   (void)mallinfo2();
+  // (A library that is put in the place of ours may have none.)
+  if (sp_stats_json != nullptr) {
+    std::size_t length = 0;
+    const auto count = [](void* sum, const char*, std::size_t bytes) {
+      *static_cast<std::size_t*>(sum) += bytes;
+    };
+    CHECK(sp_stats_json(count, &length, 0) == 0 && length > 100, "sp_stats_json: %zu", length);
+  }
   // What is live must be much, too: its growth, and the way back. (Of large
   // heaps more may be asked.)
   std::vector<void*> blocks;
