@@ -6,4 +6,5 @@ namespace spanalloc {
 using LibraryEngine = NestedEngine<StandardEngine>;
 }
 
+#include "api/inspection.hpp"
 #include "api/sp_api.hpp"

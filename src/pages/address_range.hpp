@@ -29,6 +29,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "base/poison.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing/mapper.hpp"
@@ -229,6 +230,8 @@ class AddressRange {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
     capacity_ = bytes >> kSliceBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;

@@ -27,6 +27,7 @@
 #include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "os/os.hpp"
 #include "pages/arena/decommitted_ranges.hpp"
 #include "pages/arena/growth.hpp"
@@ -342,6 +343,7 @@ class CoalescingArena {
 
  private:
   friend struct CoalescingArenaTestAccess;
+  friend struct spanalloc::InspectionAccess;
 
   // The equation of arena/slices.hpp, at rest. (The manager's blocks tile what is opened:
   // mapper.hpp, (3).)

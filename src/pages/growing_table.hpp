@@ -8,6 +8,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "os/os.hpp"
 #include "pages/guarded_table.hpp"
 
@@ -74,6 +75,8 @@ class GrowingTable {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   Atomic<T*> records_{nullptr};  // constant after start()
   std::size_t capacity_ = 0;     // constant after start()
   GuardedTable<> table_;

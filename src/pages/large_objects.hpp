@@ -35,6 +35,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 
@@ -201,6 +202,8 @@ class LargeObjects {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   static constexpr unsigned kMostOwner = 1023;
   static constexpr std::size_t kMostOffset = 64 * kKiB;
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/inspection_access.hpp"
 #include "engines/standard/cache_record.hpp"
 #include "os/os.hpp"
 #include "pages/growing_table.hpp"
@@ -86,6 +87,8 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
   std::uint32_t forks = 0;
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   // Under the registry's lock.
   Record* make() {
     const std::uint32_t number = end_.load_relaxed();  // the next one's

@@ -9,6 +9,7 @@
 #include "engines/standard/config.hpp"
 #include "engines/standard/fork_recovery.hpp"
 #include "engines/standard/heap.hpp"
+#include "engines/standard/inspection.hpp"
 #include "engines/standard/inventory.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/thread_cache.hpp"
@@ -85,6 +86,8 @@ class StandardEngineOf {
     for (unsigned idle = 0; pages.memory_return.wait_for_epoch(idle);)
       idle = thread_cache.pass_epochs() ? 0 : idle + 1;
   }
+
+  static constexpr void tell_layout(Inspection& out) { InspectionAccess::tell<Config>(out, pages); }
 
   // The default heap, its page layer, and the calling thread's cache for it.
   static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child,

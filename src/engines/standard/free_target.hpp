@@ -6,6 +6,7 @@
 
 #include "base/atomic.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "engines/standard/free_list.hpp"
 
 namespace spanalloc::standard {
@@ -59,6 +60,8 @@ class FreeTarget {
   }
 
  protected:
+  friend struct spanalloc::InspectionAccess;
+
   BlockTest blocks_;
   FreeList free_list_;          // the freed blocks
   Atomic<std::uint32_t> left_;  // the free that brings it to 0 is an event

@@ -9,6 +9,7 @@
 // memory while that lies idle.
 #pragma once
 
+#include "base/inspection_access.hpp"
 #include "engines/standard/misuse.hpp"
 
 namespace spanalloc::standard {
@@ -125,6 +126,8 @@ class Loans {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   static constexpr unsigned kWords = (Classes::kSmallClasses + 63) / 64;
 
   // The class has no loan, or has used it up.

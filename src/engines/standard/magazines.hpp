@@ -12,6 +12,7 @@
 // find the magazine (FreeMiss::keep_own).
 #pragma once
 
+#include "base/inspection_access.hpp"
 #include "engines/standard/misuse.hpp"
 
 namespace spanalloc::standard {
@@ -130,6 +131,8 @@ class Magazines {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   // How many blocks that of a class has,
   struct Magazine {
     Atomic<std::uint8_t> count;

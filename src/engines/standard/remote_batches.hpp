@@ -10,6 +10,7 @@
 // place; and, in turn with the others, by the thread's next misses, its trim and its end.
 #pragma once
 
+#include "base/inspection_access.hpp"
 #include "engines/standard/misuse.hpp"
 
 namespace spanalloc::standard {
@@ -112,6 +113,8 @@ class RemoteBatches {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   static constexpr unsigned kPairBits = 5;
   static_assert(kBatches == 2u << kPairBits);
 

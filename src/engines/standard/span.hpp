@@ -13,6 +13,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "base/divisibility.hpp"
+#include "base/inspection_access.hpp"
 #include "engines/standard/config.hpp"
 #include "engines/standard/free_list.hpp"
 #include "engines/standard/free_target.hpp"
@@ -219,6 +220,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   template <class>
   friend class SpanPlacement;  // next_, prev_ and list_
   friend struct SpanTestAccess;
+  friend struct spanalloc::InspectionAccess;
 
   static constexpr std::uint32_t kForClock = 1u << 16;  // `quota` of a current span: the clock's
   static constexpr std::uint32_t kGrown = 1;

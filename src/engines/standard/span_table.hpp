@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/inspection_access.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
 #include "pages/coalescing_arena.hpp"
@@ -89,6 +90,8 @@ class SpanTable {
   Arena arena;
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   SPANALLOC_COLD TableReach make_records(std::size_t end) {
     // The arena's limit may lie behind `known`: the arena skips slices whose
     // records could not be made.

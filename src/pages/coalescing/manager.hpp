@@ -41,6 +41,7 @@
 #include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing/mapper.hpp"
@@ -71,7 +72,8 @@ class CoalescingManager {
  public:
   using Registry = HoldRegistry<kShards>;
   using Index = FreeIndex<kFanBits>;
-  static constexpr unsigned kSets = 2 + kExtraSets;
+  static constexpr unsigned kOwnSets = 2;
+  static constexpr unsigned kSets = kOwnSets + kExtraSets;
 
   constexpr explicit CoalescingManager(Environment& environment)
       : environment_(environment), controller_(mapper_) {}
@@ -111,7 +113,8 @@ class CoalescingManager {
     void* rows = tables[Tables::kRows];
     dirty_.attach(rows, Tables::kRowWords, 0);
     aged_.attach(rows, Tables::kRowWords, 1);
-    for (unsigned s = 0; s < kExtraSets; ++s) extra_[s].attach(rows, Tables::kRowWords, 2 + s);
+    for (unsigned s = 0; s < kExtraSets; ++s)
+      extra_[s].attach(rows, Tables::kRowWords, kOwnSets + s);
     mapper_.attach(rows, 0, Tables::kBeforeMapper, Tables::kRowWords);
     capacity_ = capacity;
   }
@@ -372,6 +375,8 @@ class CoalescingManager {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   using Guard = Hold<Registry>;
   using Controller = StaticController<WordMapper, Index>;
 

@@ -39,6 +39,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
+#include "base/inspection_access.hpp"
 
 namespace spanalloc::coalescing {
 
@@ -78,6 +79,8 @@ class BlockWord {
   constexpr bool operator==(const BlockWord&) const = default;
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   static constexpr std::uint64_t kStateMask = 7;
   static constexpr std::uint64_t kDirty = 8;
   static constexpr unsigned kSizeShift = 8;
@@ -137,6 +140,8 @@ class WordMapper {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   using Word = Atomic<std::uint64_t>;
   static_assert(sizeof(Word) == 8);
 

@@ -14,6 +14,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/inspection_access.hpp"
 #include "pages/coalescing/mapper.hpp"
 
 namespace spanalloc::coalescing {
@@ -66,6 +67,8 @@ class UnitSet {
   }
 
  private:
+  friend struct spanalloc::InspectionAccess;
+
   using Word = Atomic<std::uint64_t>;
 
   Word& word(std::size_t unit) const { return words_[unit / 64 * stride_]; }

@@ -1,0 +1,124 @@
+// What a reader outside of the process must know to find the heap's records there: where they
+// begin, and where in a record each field is. `spanalloc top` reads it (tools/spanalloc_cli/
+// inspection.py, which has the same list of fields), finds the records by it, and counts what they
+// say. So nothing is counted in the process for such a reader, and nothing is run there: the linker
+// fills all of this in, by the types, and no thread of ours ever reads it.
+//
+// What such a reader may rely on, and what not, docs/concurrency.md says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spanalloc {
+
+/// Exported as `spanalloc_inspection`. Constant. Version 1 is what is here: a field that goes, or
+/// means something else, takes another version; new ones come at the end, and `bytes` grows.
+/// All that is behind `engine` is 0 for an engine that does not tell its layout.
+struct Inspection {
+  static constexpr std::uint32_t kVersion = 1;
+  static constexpr char kMagic[] = "spanalloc heap";
+
+  char magic[16] = {};
+  std::uint32_t version = kVersion;
+  std::uint32_t bytes = sizeof(Inspection);
+  char library_version[16] = {};
+  char engine[32] = {};
+
+  // --- Where: addresses in the process -----------------------------------------------------------
+
+  const void* classes = nullptr;          ///< the table of size classes; constant
+  const void* arena_base = nullptr;       ///< a word: the address of slice 0; 0: not started
+  const void* arena_limit = nullptr;      ///< a word: how many slices have rows
+  const void* arena_rows = nullptr;       ///< a word: where the rows are
+  const void* span_records = nullptr;     ///< a word: where the records of slices are
+  const void* span_end = nullptr;         ///< a word: how many there are, but for gaps
+  const void* cache_records = nullptr;    ///< a word: where the records of threads' caches are
+  const void* cache_end = nullptr;        ///< 4 bytes: how many there are, but for gaps
+  const void* cache_forks = nullptr;      ///< 4 bytes: what a living thread's cache has as `forks`
+  const void* link_key = nullptr;         ///< a word: links of free blocks are stored xor this
+  const void* outside_objects = nullptr;  ///< a word: blocks with a mapping of their own
+  const void* outside_bytes = nullptr;    ///< a word: bytes of these
+
+  // --- Of the table of classes: bytes ------------------------------------------------------------
+
+  std::uint32_t class_stride = 0;
+  std::uint32_t class_count = 0;  ///< rows; row 0 is no class; behind them that of huge blocks
+  std::uint32_t class_first_large = 0;  ///< from this class on a span has one block
+  std::uint32_t class_block_size = 0;   ///< fields of 4 bytes
+  std::uint32_t class_span = 0;         ///< bytes of address space
+  std::uint32_t class_blocks = 0;
+  std::uint32_t class_lead = 0;  ///< bytes before the first block
+
+  // --- Of the arena ------------------------------------------------------------------------------
+
+  std::uint32_t slice_bits = 0;
+  std::uint32_t row_units = 0;     ///< slices of a row
+  std::uint32_t row_words = 0;     ///< its words
+  std::uint32_t row_dirty = 0;     ///< which of them has a bit for each dirty slice,
+  std::uint32_t row_unmapped = 0;  ///< for each that was decommitted,
+  std::uint32_t row_lost = 0;      ///< and for the first of each range that is not ours
+  std::uint32_t row_blocks = 0;    ///< where the slices' own words begin
+  std::uint32_t block_size_shift = 0;
+  std::uint32_t block_state_mask = 0;
+  std::uint32_t block_used = 0;  ///< the state of a range that is handed out
+
+  // --- Of a slice's record, that of a span where one begins: offsets in bytes --------------------
+
+  std::uint32_t span_stride = 0;
+  std::uint32_t span_word = 0;       ///< 8 bytes: span_word.hpp
+  std::uint32_t span_class = 0;      ///< 1
+  std::uint32_t span_carved = 0;     ///< 4
+  std::uint32_t span_quota = 0;      ///< 4
+  std::uint32_t span_left = 0;       ///< 4
+  std::uint32_t span_list = 0;       ///< 8: an address; bit 3 set: the list is empty
+  std::uint32_t span_rest = 0;       ///< 8
+  std::uint32_t span_purged = 0;     ///< 8
+  std::uint32_t span_retired = 0;    ///< 1
+  std::uint32_t span_uncounted = 0;  ///< 1
+  std::uint32_t word_owner_shift = 0;
+  std::uint32_t word_state_shift = 0;
+  std::uint32_t word_cached_bit = 0;  ///< of a free span: it is in the cache of its owner
+  std::uint32_t word_nobody = 0;      ///< the owner of spans of one block
+
+  // --- Of a cache's record: offsets in bytes -----------------------------------------------------
+
+  std::uint32_t cache_stride = 0;
+  std::uint32_t cache_thread = 0;     ///< 8: an address in the thread's TLS; 0: no thread has it
+  std::uint32_t cache_forks_of = 0;   ///< 4
+  std::uint32_t cache_magazines = 0;  ///< one for each class from magazine_first to the last small
+  std::uint32_t magazine_stride = 0;
+  std::uint32_t magazine_first = 0;  ///< a class
+  std::uint32_t magazine_count = 0;  ///< 1
+  std::uint32_t cache_loans = 0;     ///< one for each small class, from class 0 on
+  std::uint32_t loan_stride = 0;
+  std::uint32_t loan_list = 0;  ///< 8
+  std::uint32_t cache_batches = 0;
+  std::uint32_t batch_count = 0;  ///< how many of them
+  std::uint32_t batch_stride = 0;
+  std::uint32_t batch_span = 0;   ///< 4: a number; the span to which its blocks belong
+  std::uint32_t batch_quota = 0;  ///< 4
+  std::uint32_t batch_left = 0;   ///< 4
+};
+
+/// An engine whose records a reader outside may walk.
+template <class E>
+concept TellsLayout = requires(Inspection& out) { E::tell_layout(out); };
+
+template <class E>
+consteval Inspection inspection_of(const char* library_version) {
+  Inspection out;
+  const auto copy = [](auto& to, const char* from) {
+    for (std::size_t i = 0; from[i] != 0; ++i) {
+      to[i] = from[i];
+      to[i + 1] = 0;  // a name that is too long does not compile here
+    }
+  };
+  copy(out.magic, Inspection::kMagic);
+  copy(out.library_version, library_version);
+  copy(out.engine, E::kName);
+  if constexpr (TellsLayout<E>) E::tell_layout(out);
+  return out;
+}
+
+}  // namespace spanalloc
