@@ -136,8 +136,8 @@ class RunTest(unittest.TestCase):
         self.assertIn("cmake --build --preset release", run.stderr)
 
     def test_help(self):
-        for arguments in (["--help"], ["run", "--help"], ["compare", "--help"], ["doctor", "--help"], ["list", "--help"]):
-            run = spanalloc(*arguments)
+        for arguments in ([], ["run"], ["compare"], ["doctor"], ["top"], ["list"]):
+            run = spanalloc(*arguments, "--help")
             self.assertEqual(run.returncode, 0, run.stderr)
             self.assertIn("Usage: spanalloc", run.stdout)
 
@@ -336,6 +336,8 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(self.offered("compare", "--js"), ["--json"])
         self.assertEqual(self.offered("doc"), ["doctor"])
         self.assertEqual(self.offered("doctor", "--js"), ["--json"])
+        self.assertEqual(self.offered("to"), ["top"])
+        self.assertEqual(self.offered("top", "--on"), ["--once"])
 
     def test_names(self):
         configs = self.offered("run", "--config", "sc")  # ablations too, where the build has them

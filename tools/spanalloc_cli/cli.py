@@ -18,6 +18,8 @@ from spanalloc_cli import VERSION, libraries, run as run_module
 from spanalloc_cli.compare import Comparison, Contender, seldom
 from spanalloc_cli.doctor import examine, report, watch
 from spanalloc_cli.doctor.files import Files
+from spanalloc_cli.top import live, look as top_look, screen as top_screen
+from spanalloc_cli.top.memory import CannotRead, Ended
 
 # Plain help texts: typer escapes brackets for a markup that is not rendered here.
 typer.core.HAS_RICH = False
@@ -35,6 +37,7 @@ app = typer.Typer(
     Examples:  spanalloc run -- git log --stat
                spanalloc compare -- python3 script.py
                spanalloc doctor
+               spanalloc top 1234
                spanalloc list
 
     Each command has a --help of its own; spanalloc(1) describes them all.""",
@@ -49,13 +52,14 @@ def _fail(text, code=run_module.OWN_FAILURE):
     raise typer.Exit(code)
 
 
-def _console():
-    """The table's console. Not a terminal: no colours, and wide enough that nothing is cut."""
-    if sys.stdout.isatty():
-        return Console()
+def _console(stream=None):
+    """The table's console, on standard output. Not a terminal: no colours, and wide enough that nothing is cut."""
+    stream = stream or sys.stdout
+    if stream.isatty():
+        return Console(file=stream)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) > 0 else 140
-    return Console(width=width, no_color=True, highlight=False)
+    return Console(file=stream, width=width, no_color=True, highlight=False)
 
 
 def _print_json(facts):
@@ -373,6 +377,102 @@ def _print_findings(found, as_json, stream, **subject):
     width = shutil.get_terminal_size().columns if stream.isatty() else 100
     for line in report.as_text(found, width):
         print(line, file=stream)
+
+
+WATCHED = typer.Argument(
+    ..., metavar="PID | -- COMMAND...", help="A process, or a program and its arguments.",
+    autocompletion=complete_program,
+)
+
+
+# (Options may follow the PID; so a program with options of its own stands behind `--`.)
+@app.command("top", short_help="Show live what a process's heap holds.", context_settings=HELP_SETTINGS)
+def top_command(
+    command: List[str] = WATCHED,
+    config: str = typer.Option(
+        libraries.DEFAULT_CONFIG, "--config", "-c", metavar="NAME", help="Which of our libraries the program runs on.",
+        autocompletion=complete_config,
+    ),
+    interval: float = typer.Option(
+        1.0, "--interval", "-i", min=0.1, max=3600.0, metavar="SECONDS", help="Time between two looks."
+    ),
+    once: bool = typer.Option(
+        False, "--once", help="One table instead of a live one: of a process as it is now, of a program as it was at "
+        "its fullest, on standard error when it has ended."
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="As --once, as JSON on standard output; spanalloc(1) describes it. The program's standard "
+        "output goes to standard error."
+    ),
+):
+    """Show live what the heap of a process holds: by size of blocks, and by thread.
+
+    The process need not know: nothing is counted there for this, and nothing is stopped. Its memory is read from
+    outside, which the kernel must allow (a refusal says how). Keys: q ends, s sorts otherwise, p pauses. Where standard
+    output is no terminal there is one table, as with --once.
+
+    With a program: runs it on spanalloc. While the table is shown the terminal is the table's: what the program writes
+    there comes afterwards, and it reads nothing there. The exit code is the program's.
+
+    \b
+    Examples:  spanalloc top 1234
+               spanalloc top -- python3 script.py
+               spanalloc top --once $(pidof redis-server)
+    """
+    console = _console()
+    shows_live = not once and not as_json
+    if shows_live and (not sys.stdout.isatty() or console.is_dumb_terminal):
+        print("spanalloc: standard output is no terminal: one table, as with --once", file=sys.stderr)
+        shows_live = False
+    try:
+        if len(command) == 1 and command[0].isdecimal():
+            _top_of_process(int(command[0]), console, interval, shows_live, as_json)
+        else:
+            raise typer.Exit(_top_of_run(command, config, console, interval, shows_live, as_json))
+    except (CannotRead, Ended) as error:
+        _fail(error)
+
+
+def _top_of_process(pid, console, interval, shows_live, as_json):
+    watcher = top_look.Watcher(pid)
+    watcher.process.expect_one()
+    if shows_live:
+        said = live.watch_process(watcher, console, interval)
+        if said:
+            print(f"spanalloc: {said}", file=sys.stderr)
+        return
+    look = watcher.look()
+    if as_json:
+        _print_json(top_look.as_json(watcher, look))
+    else:
+        console.print(_top_table(pid, look, console.width))
+
+
+def _top_table(pid, look, width, sort="size", height=None):
+    return top_screen.Screen(pid, sort).draw(look, width, height)
+
+
+def _top_of_run(command, config, console, interval, shows_live, as_json):
+    """Runs a program, shows it, and returns its exit code."""
+    environment = run_module.environment_with(_places, config)
+    try:
+        result = live.run(command, environment, interval, console if shows_live else None,
+                          sys.stderr if as_json else None)
+    except OSError as error:
+        _fail(*run_module.why_not_executed(command[0], error))
+    if result.problem:
+        print(f"spanalloc: {result.problem}", file=sys.stderr)
+    elif result.fullest is None:
+        print(f"spanalloc: {command[0]} ended before it could be looked at", file=sys.stderr)
+    if as_json:
+        found = top_look.as_json(result.watcher, result.fullest, command) if result.fullest else {"process": None}
+        _print_json({**found, "exit_code": result.exit_code, "after_s": result.after_s})
+    elif result.fullest is not None:
+        errors = _console(sys.stderr)
+        errors.print(f"At its fullest, {result.after_s:.1f} s after its start:", highlight=False)
+        fits = {"sort": "live", "height": errors.height} if errors.is_terminal else {}
+        errors.print(_top_table(result.watcher.pid, result.fullest, errors.width, **fits))
+    return result.exit_code
 
 
 @app.command("list", short_help="List our configs and the other allocators.", context_settings=HELP_SETTINGS)

@@ -1,0 +1,11 @@
+"""`spanalloc top`: what the heap of a running process holds, read from outside.
+
+memory      reads another process's memory
+symbol      finds an exported symbol there
+inspection  the record by which the heap's own records are found (src/engines/inspection.hpp)
+heap        walks these, and counts
+process     what /proc tells, and which thread is which
+look        one look at a process: all of the above, for tables and --json
+screen      tables
+live        the terminal: a table that goes on, keys, the program that is watched
+"""

@@ -1,0 +1,125 @@
+"""The record by which a process tells where its heap's records are: src/engines/inspection.hpp, which says what each
+field is. The fields stand there and here in one order; a test compares them."""
+
+import struct
+
+from spanalloc_cli.top import symbol
+
+SYMBOL = b"spanalloc_inspection"
+MAGIC = b"spanalloc heap"
+VERSION = 1
+
+PLACES = (
+    "classes", "arena_base", "arena_limit", "arena_rows", "span_records", "span_end", "cache_records", "cache_end",
+    "cache_forks", "link_key", "outside_objects", "outside_bytes",
+)
+NUMBERS = (
+    "class_stride", "class_count", "class_first_large", "class_block_size", "class_span", "class_blocks", "class_lead",
+    "slice_bits", "row_units", "row_words", "row_dirty", "row_unmapped", "row_lost", "row_blocks",
+    "block_size_shift", "block_state_mask", "block_used",
+    "span_stride", "span_word", "span_class", "span_carved", "span_quota", "span_left", "span_list", "span_rest",
+    "span_purged", "span_retired", "span_uncounted",
+    "word_owner_shift", "word_state_shift", "word_cached_bit", "word_nobody",
+    "cache_stride", "cache_thread", "cache_forks_of", "cache_magazines", "magazine_stride", "magazine_first",
+    "magazine_count", "cache_loans", "loan_stride", "loan_list", "cache_batches", "batch_count", "batch_stride",
+    "batch_span", "batch_quota", "batch_left",
+)
+_HEAD = struct.Struct("<16sII16s32s")
+_REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I")
+
+# What is read of a process is not believed: more than this no heap has, and no loop of ours shall take.
+MOST_CLASSES = 1024
+MOST_STRIDE = 1 << 16
+
+
+class BadRecord(Exception):
+    """The record does not make sense, or is of a version that this command does not know; the text says what."""
+
+
+class Inspection:
+    """`engine`, `library_version`, `path` (of the file that has it), `tells_layout`; with that each of PLACES and
+    NUMBERS."""
+
+    def __init__(self, data, path=""):
+        if len(data) < _HEAD.size:
+            raise BadRecord("the record of its heap is cut off")
+        magic, self.version, self.bytes, library_version, engine = _HEAD.unpack_from(data)
+        if magic.rstrip(b"\0") != MAGIC:
+            raise BadRecord("what it exports under the name of the heap's record is something else")
+        self.path = path
+        self.library_version = _text(library_version)
+        self.engine = _text(engine)
+        if self.version != VERSION:
+            raise BadRecord(f"its library (spanalloc {self.library_version}) describes its heap by version "
+                            f"{self.version}, and this command knows version {VERSION}: use the command that came "
+                            "with that library")
+        if self.bytes < _HEAD.size + _REST.size or len(data) < _HEAD.size + _REST.size:
+            raise BadRecord("the record of its heap is too short")
+        values = _REST.unpack_from(data, _HEAD.size)
+        for name, value in zip(PLACES + NUMBERS, values):
+            setattr(self, name, value)
+        self.tells_layout = self.class_count != 0
+        if self.tells_layout:
+            self._check()
+
+    def _check(self):
+        """Whether each field lies in what it is a field of, so that no walk leaves what it has read."""
+        fields = (
+            ("class_stride", ("class_block_size", "class_span", "class_blocks", "class_lead"), 4),
+            ("span_stride", ("span_word", "span_list", "span_rest", "span_purged"), 8),
+            ("span_stride", ("span_carved", "span_quota", "span_left"), 4),
+            ("span_stride", ("span_class", "span_retired", "span_uncounted"), 1),
+            ("cache_stride", ("cache_thread",), 8), ("cache_stride", ("cache_forks_of",), 4),
+            ("magazine_stride", ("magazine_count",), 1), ("loan_stride", ("loan_list",), 8),
+            ("batch_stride", ("batch_span", "batch_quota", "batch_left"), 4),
+        )
+        good = all(getattr(self, name) + size <= getattr(self, stride) <= MOST_STRIDE
+                   for stride, names, size in fields for name in names)
+        small = self.class_first_large
+        good = good and 0 < self.magazine_first <= small <= self.class_count <= MOST_CLASSES
+        good = good and 12 <= self.slice_bits <= 30 and self.row_units == 64 and self.row_words <= 4096
+        good = good and max(self.row_dirty, self.row_unmapped, self.row_lost) < self.row_blocks <= self.row_words - 64
+        good = good and self.block_size_shift < 64 and self.word_owner_shift < 64 and self.word_cached_bit < 64
+        good = good and self.word_state_shift + 2 <= 64 and self.span_stride % 8 == 0 and self.loan_stride % 8 == 0
+        good = good and self.cache_magazines + self.magazine_stride * (small - self.magazine_first) <= self.cache_stride
+        good = good and self.cache_loans + self.loan_stride * small <= self.cache_stride
+        good = good and self.cache_batches + self.batch_stride * self.batch_count <= self.cache_stride
+        if not good:
+            raise BadRecord("the record of its heap does not make sense")
+
+
+def _text(data):
+    return "".join(c for c in data.split(b"\0")[0].decode("utf-8", "replace") if c.isprintable())
+
+
+def read_at(memory, address, path=""):
+    """BadRecord where it is none."""
+    data = memory.read(address, _HEAD.size + _REST.size)
+    if data is None:
+        data = memory.read(address, _HEAD.size) or b""
+    return Inspection(data, path)
+
+
+def find(memory, maps, exe):
+    """The Inspection of the heap that the process uses; None: it has none of ours, or its program, linked without a
+    loader, does not tell. `exe`: opens the program's file."""
+    places = symbol.find_all(memory, maps, SYMBOL)
+    program = maps and next((m for m in maps if m.path.startswith("/")), None)
+    if not places and program:
+        try:
+            with exe() as file:
+                found = symbol.in_static_file(file, SYMBOL)
+        except OSError:
+            found = None
+        if found:
+            value, counts_from_start = found
+            places = [(value + program.start if counts_from_start else value, program.path)]
+    read = [read_at(memory, address, path) for address, path in places]
+    # A program may have several of them mapped. One is used: it has begun.
+    return max(read, key=lambda each: _reach(memory, each), default=None)
+
+
+def _reach(memory, inspection):
+    if not inspection.tells_layout or not memory.number(inspection.arena_base):
+        return 0
+    return memory.number(inspection.arena_limit) or 0

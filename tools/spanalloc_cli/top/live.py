@@ -1,0 +1,185 @@
+"""What `spanalloc top` does with a terminal, and with a program that it runs."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import tty
+
+from rich.live import Live
+
+from spanalloc_cli.top.look import Watcher
+from spanalloc_cli.top.memory import CannotRead, Ended
+from spanalloc_cli.top.screen import Screen
+
+_TICK_S = 0.1  # how long a change of the terminal's size, or a program's end, may go unseen
+_FIRST_PAUSE_S = 0.005  # between looks at a program that has just begun: it may end soon
+
+
+@contextlib.contextmanager
+def _keys():
+    """A function that waits some seconds for a key: key(seconds) is "" where none came. Where standard input is no
+    terminal it only waits."""
+    if not sys.stdin.isatty():
+        def wait(seconds):
+            time.sleep(seconds)
+            return ""
+
+        yield wait
+        return
+    place = sys.stdin.fileno()
+    before = termios.tcgetattr(place)
+
+    def key(seconds):
+        if not select.select([place], [], [], seconds)[0]:
+            return ""
+        data = os.read(place, 64)
+        # An arrow or another such key is a sequence of characters, none of them meant.
+        return "" if data[:1] == b"\x1b" else data[:1].decode("ascii", "replace")
+
+    try:
+        tty.setcbreak(place)
+        yield key
+    finally:
+        termios.tcsetattr(place, termios.TCSADRAIN, before)
+
+
+def _ends_by_signal(number, _):
+    raise SystemExit(128 + number)
+
+
+def show(watcher, console, interval, goes_on=lambda: True, seen=lambda look: None):
+    """The live table, until the user ends it (True), or the process ends or goes_on() says no (False). `seen` is given
+    each look. CannotRead as Watcher.look()."""
+    screen = Screen(watcher.pid, sort="live")  # what is cut off at the end is little
+    with _keys() as key, Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+        keys = sys.stdin.isatty()
+        look, size = None, None
+        pause, due = min(_FIRST_PAUSE_S, interval), 0.0
+        while goes_on():
+            if time.monotonic() >= due and not screen.paused:
+                try:
+                    following = watcher.look()
+                except Ended:
+                    return False
+                if look is not None:
+                    screen.remember(look)
+                look = following
+                seen(look)
+                size = None
+                pause = interval if look.totals else min(2 * pause, interval)
+                due = time.monotonic() + pause
+            if look is not None and size != console.size:
+                size = console.size
+                live.update(screen.draw(look, size.width, size.height, keys), refresh=True)
+            pressed = key(min(_TICK_S, max(due - time.monotonic(), 0.01)))
+            if pressed in ("q", "Q"):
+                return True
+            if pressed == "s":
+                screen.next_sort()
+                size = None
+            elif pressed in ("p", " "):
+                screen.paused = not screen.paused
+    return False
+
+
+def watch_process(watcher, console, interval):
+    """The live table of a process that runs. Returns what to say at the end."""
+    watcher.process.expect_one()
+    before = signal.signal(signal.SIGTERM, _ends_by_signal)
+    try:
+        ended_by_user = show(watcher, console, interval)
+    except KeyboardInterrupt:
+        return ""
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return "" if ended_by_user else f"process {watcher.pid} has ended"
+
+
+class Run:
+    """A program that is watched to its end. `fullest`: the Look at which most was live, and `after_s` when that was;
+    None: it ended before it could be looked at. `problem`: why it could not be; `exit_code`: as a shell tells it."""
+
+    def __init__(self):
+        self.exit_code = None
+        self.watcher = self.fullest = self.after_s = self.problem = None
+
+    def keep(self, look, after_s):
+        if self.fullest is None or (look.totals is not None, look.live_bytes, look.facts.rss_bytes) > (
+                self.fullest.totals is not None, self.fullest.live_bytes, self.fullest.facts.rss_bytes):
+            self.fullest, self.after_s = look, after_s
+
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_LEFT_TO_THE_PROGRAM = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends them to both
+
+
+def run(command, environment, interval, console=None, output=None):
+    """Runs a program and looks at it until it ends. `console`: with a live table there; then what the program writes to
+    the terminal is kept until the table has gone, and where the terminal is its input it reads nothing, for the keys
+    are the table's. `output`: what it has as its standard output, else. OSError where it cannot be run."""
+    result = Run()
+    live = console is not None
+    with contextlib.ExitStack() as at_end:
+        kept = at_end.enter_context(tempfile.TemporaryFile()) if live else None
+        streams = {"stdin": subprocess.DEVNULL if live and sys.stdin.isatty() else None,
+                   "stdout": kept if live and sys.stdout.isatty() else output,
+                   "stderr": kept if live and sys.stderr.isatty() else None}
+        # Before the program: else it could be ended by what ends this command, and not the other way round.
+        for each in _LEFT_TO_THE_PROGRAM:
+            at_end.callback(signal.signal, each, signal.signal(each, lambda *_: None))
+        program = subprocess.Popen(command, env=environment, restore_signals=True, **streams)
+        at_end.callback(program.wait)
+        for each in _PASSED_ON:
+            at_end.callback(signal.signal, each, signal.signal(each, lambda number, _: program.send_signal(number)))
+        result.watcher = Watcher(program.pid)
+        start = time.monotonic()
+
+        def seen(look):
+            result.keep(look, time.monotonic() - start)
+
+        try:
+            if live:
+                show(result.watcher, console, interval, lambda: program.poll() is None, seen)
+            else:
+                _look_until_end(program, result.watcher, interval, seen)
+        except CannotRead as error:
+            result.problem = str(error)
+        if kept is not None:
+            _pass_on_until_end(program, kept)
+        code = program.wait()
+        result.exit_code = code if code >= 0 else 128 - code
+    return result
+
+
+def _look_until_end(program, watcher, interval, seen):
+    pause = min(_FIRST_PAUSE_S, interval)
+    while program.poll() is None:
+        with contextlib.suppress(Ended):
+            seen(watcher.look())
+        try:
+            program.wait(pause)
+        except subprocess.TimeoutExpired:
+            pause = min(1.5 * pause, interval)
+
+
+def _pass_on_until_end(program, kept):
+    """Writes what the program has written so far, and what it writes yet."""
+    at = 0
+    while True:
+        ended = program.poll() is not None
+        kept.flush()
+        # (The program's file and ours are one, with one place in it: read without moving that.)
+        for data in iter(lambda: os.pread(kept.fileno(), 1 << 16, at), b""):
+            at += len(data)
+            sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        if ended:
+            return
+        time.sleep(_TICK_S)
+

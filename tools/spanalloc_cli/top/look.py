@@ -1,0 +1,113 @@
+"""One look at a process."""
+
+import collections
+
+from spanalloc_cli.top import heap, inspection
+from spanalloc_cli.top.memory import Memory
+from spanalloc_cli.top.process import Process, thread_records, threads_by_mark
+
+# All but `cache` and `figures` are None where it cannot be told which thread has the cache.
+Thread = collections.namedtuple("Thread", "cache tid name minor_faults major_faults figures")
+
+_ALL_THERE_IS = "what /proc knows is all there is to see"
+
+
+class Look:
+    """`facts`: ProcessFacts; `inspection`: the heap's record, None: no library of ours was found; `totals`, `classes`,
+    `threads`: None where the heap does not tell; `note`: why it does not; `torn`: see heap.Heap."""
+
+    def __init__(self, facts):
+        self.facts = facts
+        self.inspection = self.totals = self.classes = self.threads = None
+        self.note = None
+        self.torn = 0
+
+    @property
+    def live_bytes(self):
+        return self.totals.live_bytes + self.totals.large_bytes if self.totals else 0
+
+
+class Watcher:
+    """Looks at one process, again and again."""
+
+    def __init__(self, pid, proc="/proc"):
+        self.process = Process(pid, proc)
+        self._memory = Memory(pid)
+        self._inspection = None
+        self._exe = None
+        self._problem = None
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def look(self):
+        """Ended or CannotRead where nothing can be seen."""
+        look = Look(self.process.facts())
+        self._find()
+        look.inspection, look.note = self._inspection, self._problem
+        if self._inspection is None or look.note:
+            return look
+        if not self._inspection.tells_layout:
+            look.note = f"the library {self._inspection.engine} does not tell where its records are: {_ALL_THERE_IS}"
+            return look
+        try:
+            walked = heap.Heap(self._memory, self._inspection)
+        except heap.NotStarted:
+            self._inspection = None  # the loader may not have filled it in yet
+            look.note = "nothing has been allocated yet"
+            return look
+        look.totals, look.classes, look.torn = walked.totals, walked.classes, walked.torn
+        look.threads = self._threads(walked.threads)
+        return look
+
+    def _find(self):
+        """The heap's record, once; again while there is none, and where the process runs another program by now."""
+        program = self._program()
+        if self._inspection is not None and program == self._exe:
+            return
+        self._exe, self._inspection, self._problem = program, None, None
+        try:
+            self._inspection = inspection.find(self._memory, self.process.mappings(), self.process.open_program)
+        except inspection.BadRecord as error:
+            self._problem = f"{error}; {_ALL_THERE_IS}"
+            return
+        if self._inspection is None:
+            self._problem = ("it does not run on a spanalloc library (or is a static program without symbols): "
+                             f"{_ALL_THERE_IS}")
+
+    def _program(self):
+        """What tells one program from the next in the same process: when its memory was laid out."""
+        fields = self.process.stat()
+        return tuple(fields[23:26] + fields[42:46]) if len(fields) > 46 else ()
+
+    def _threads(self, caches):
+        tasks = {task.tid: task for task in self.process.tasks()}
+        threads = {figures.mark: figures for figures in caches.values()}
+        of_mark = threads_by_mark(threads, thread_records(tasks))
+        found = []
+        for mark, figures in threads.items():
+            task = tasks.get(of_mark.get(mark))
+            found.append(Thread(figures.cache, task and task.tid, task and task.name, task and task.minor_faults,
+                                task and task.major_faults, figures))
+        return found
+
+
+def as_json(watcher, look, command=None):
+    """For --json; spanalloc(1) describes it. `command`: of a process that has ended."""
+    facts = look.facts._asdict()
+    del facts["time"]
+    found = {"process": {"pid": watcher.pid, "command": command or watcher.process.command(), **facts}}
+    which = look.inspection
+    found["library"] = which and {"engine": which.engine, "version": which.library_version, "path": which.path}
+    found["note"] = look.note
+    found["torn_records"] = look.torn
+    found["totals"] = look.totals and {name: getattr(look.totals, name) for name in heap.Totals.NAMES}
+    found["classes"] = look.classes and [
+        {name: getattr(figures, name) for name in heap.ClassFigures.__slots__} for figures in look.classes]
+    found["threads"] = look.threads and [
+        {"cache": thread.cache, "tid": thread.tid, "name": thread.name, "minor_faults": thread.minor_faults,
+         "major_faults": thread.major_faults,
+         **{name: getattr(thread.figures, name) for name in heap.ThreadFigures.__slots__[2:]}}
+        for thread in look.threads]
+    return found

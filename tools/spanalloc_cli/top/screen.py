@@ -1,0 +1,227 @@
+"""Tables of a look, as wide and as high as the terminal."""
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+SORTS = ("size", "live", "free", "fullness")  # of the table of classes, by the key s
+_BAR = 10
+_WIDE = 150  # columns from which on the two tables stand side by side
+_SMALL = 80  # columns below which some are left out
+_TABLE_LINES = 3  # of a table without its rows: a line between, heading, rule
+_LEAST_ROWS = 4  # of a table; without room for that in both the one of threads is left out
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def amount(size):
+    """1536 -> 1.5 KiB"""
+    value, unit = float(size), 0
+    while value >= 999.5 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 or value >= 99.95 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def duration(seconds):
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours:02}:{minutes:02}" if days else f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def per_second(now, before, seconds):
+    """Of two counts; empty where there is nothing to compare."""
+    if before is None or now is None or seconds <= 0:
+        return ""
+    return f"{(now - before) / seconds:,.0f}/s"
+
+
+def _bar(part, whole, unsure=0):
+    if whole <= 0:
+        return Text(" " * _BAR)
+    full = round(_BAR * part / whole)
+    maybe = min(round(_BAR * (part + unsure) / whole), _BAR) - full
+    colour = "green" if part >= 0.75 * whole else "yellow" if part >= 0.35 * whole else "red"
+    rest = _BAR - full - max(maybe, 0)
+    return Text.assemble(("█" * full, colour), ("▒" * max(maybe, 0), colour), ("·" * rest, "dim"))
+
+
+class Screen:
+    """Draws looks. `previous` ones tell rates."""
+
+    def __init__(self, pid, sort="size"):
+        self.pid = pid
+        self.sort = sort
+        self.paused = False
+        self._before = None
+
+    def next_sort(self):
+        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+
+    def remember(self, look):
+        """The look with which the next one is compared."""
+        self._before = look
+
+    def draw(self, look, width, height=None, keys=False):
+        """`height`: lines that there are; None: as many as it takes."""
+        head = [self._title(look, width), *self._figures(look, width)]
+        if look.note:
+            head.append(Text(f" {look.note[0].upper()}{look.note[1:]}.", style="yellow"))
+        parts = list(head)
+        if look.classes is not None:
+            # (One line of the figures is their table's heading.)
+            parts += self._tables(look, width, None if height is None else height - len(head) - 1 - keys)
+        if keys:
+            parts.append(self._keys(width))
+        return Group(*parts)
+
+    # ---- the head ----
+
+    def _title(self, look, width):
+        facts = look.facts
+        words = [f" {facts.name}", f"PID {self.pid}", f"up {duration(facts.uptime_s)}",
+                 f"{facts.threads} thread{'s' * (facts.threads != 1)}"]
+        if look.inspection is not None:
+            words.append(f"spanalloc {look.inspection.library_version} ({look.inspection.engine})")
+        if look.torn:
+            words.append(f"{look.torn} torn")
+        text = Text("  ".join(words), style="bold reverse", no_wrap=True, overflow="crop")
+        text.pad_right(max(width - text.cell_len, 0))
+        return text
+
+    def _figures(self, look, width):
+        totals, facts, before = look.totals, look.facts, self._before and self._before.facts
+        seconds = facts.time - before.time if before else 0
+        cells = []
+        if totals:
+            cells += [("live", amount(look.live_bytes)),
+                      ("free in spans", amount(totals.free_bytes - totals.kept_block_bytes)),
+                      ("cached", amount(totals.kept_block_bytes + totals.kept_span_bytes)),
+                      ("purgeable", amount(totals.pool_bytes + totals.dirty_bytes)),
+                      ("retained", amount(totals.clean_bytes + totals.purged_part_bytes + totals.decommitted_bytes))]
+            if totals.unsure_bytes:
+                cells.insert(1, ("unsure", amount(totals.unsure_bytes)))
+        cells += [("RSS", amount(facts.rss_bytes)), ("page tables", amount(facts.page_table_bytes))]
+        if facts.swap_bytes:
+            cells.append(("swapped", amount(facts.swap_bytes)))
+        rate = per_second(facts.minor_faults, before and before.minor_faults, seconds)
+        cells.append(("faults", rate or f"{facts.minor_faults:,}"))
+        if facts.major_faults:
+            rate = per_second(facts.major_faults, before and before.major_faults, seconds)
+            cells.append(("from disk", rate or f"{facts.major_faults:,}"))
+        grid = Table(box=None, show_header=True, header_style="dim", pad_edge=True, padding=(0, 1))
+        room = max(width // 13, 2)
+        for label, _ in cells[:room]:
+            grid.add_column(label, justify="right", no_wrap=True)
+        grid.add_row(*(Text(value, style="bold") for _, value in cells[:room]))
+        rest = Text("  ".join(f" {label} {value}" for label, value in cells[room:]), no_wrap=True, overflow="ellipsis")
+        return [grid, rest] if cells[room:] else [grid]
+
+    @staticmethod
+    def _keys(width):
+        text = " q quit   s sort   p pause" if width >= 30 else " q s p"
+        return Text(text, style="dim", no_wrap=True, overflow="crop")
+
+    # ---- the tables ----
+
+    def _tables(self, look, width, height):
+        classes, threads = len(look.classes) + (look.totals.large_objects > 0), len(look.threads)
+        if width >= _WIDE:
+            rows = None if height is None else height - _TABLE_LINES
+            grid = Table.grid(padding=(0, 4))
+            grid.add_row(self._classes(look, rows, width), self._threads(look, rows, width))
+            return [Text(""), grid]
+        if height is None:
+            return [Text(""), self._classes(look, None, width), Text(""), self._threads(look, None, width)]
+        rows = height - 2 * _TABLE_LINES
+        if rows < 2 * _LEAST_ROWS:
+            return [Text(""), self._classes(look, max(height - _TABLE_LINES, 1), width)]
+        for_threads = min(threads, max(rows // 3, rows - classes, _LEAST_ROWS))
+        return [Text(""), self._classes(look, rows - for_threads, width),
+                Text(""), self._threads(look, for_threads, width)]
+
+    def _ordered(self, classes):
+        def fullness(figures):
+            return figures.live_blocks / figures.blocks if figures.blocks else 0
+
+        if self.sort == "live":
+            return sorted(classes, key=lambda f: -f.live_blocks * f.block_bytes)
+        if self.sort == "free":
+            return sorted(classes, key=lambda f: -f.free_blocks * f.block_bytes)
+        if self.sort == "fullness":
+            return sorted(classes, key=fullness)
+        return classes
+
+    def _classes(self, look, rows, width):
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+        small = width < _SMALL
+        headings = ["block", "spans", "live blocks", "live", "free", "cached", "fullness"]
+        mark = {"size": "block", "live": "live", "free": "free", "fullness": "fullness"}[self.sort]
+        shown = [heading for heading in headings if not (small and heading in ("spans", "live blocks", "cached"))]
+        for heading in shown:
+            side = "left" if heading == "fullness" else "right"
+            table.add_column(heading + "▾" * (heading == mark), justify=side, no_wrap=True)
+        ordered = self._ordered(look.classes)
+        large = look.totals.large_objects
+        room = len(ordered) if rows is None else rows - (1 if large else 0)
+        cut = room < len(ordered)
+        for f in ordered[:max(room - 1, 0)] if cut else ordered:
+            percent = 100 * f.live_blocks / f.blocks if f.blocks else 0
+            whole = Text.assemble(_bar(f.live_blocks, f.blocks, f.unsure_blocks), f" {percent:3.0f} %")
+            if f.unsure_blocks and not small:
+                whole.append(f"  {f.unsure_blocks:,} unsure", style="dim")
+            cells = {
+                "block": amount(f.block_bytes), "spans": f"{f.spans:,}", "live blocks": f"{f.live_blocks:,}",
+                "live": amount(f.live_blocks * f.block_bytes),
+                "free": amount((f.free_blocks - f.kept_blocks) * f.block_bytes),
+                "cached": amount(f.kept_blocks * f.block_bytes) if f.kept_blocks else "-", "fullness": whole}
+            table.add_row(*(cells[heading] for heading in shown))
+        if cut:
+            rest = ordered[max(room - 1, 0):]
+            cells = {"block": "…", "spans": f"{sum(f.spans for f in rest):,}",
+                     "live blocks": f"{sum(f.live_blocks for f in rest):,}",
+                     "live": amount(sum(f.live_blocks * f.block_bytes for f in rest)),
+                     "fullness": Text(f"{len(rest)} more classes", style="dim")}
+            table.add_row(*(cells.get(heading, "") for heading in shown))
+        if large:
+            cells = {"block": "larger", "live blocks": f"{large:,}", "live": amount(look.totals.large_bytes)}
+            table.add_row(*(cells.get(heading, "") for heading in shown))
+        return table
+
+    def _threads(self, look, rows, width):
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+        small = width < _SMALL
+        headings = ["TID", "thread", "spans", "of", "live", "cached", "faults"]
+        shown = [heading for heading in headings if not (small and heading in ("spans", "faults"))]
+        for heading in shown:
+            table.add_column(heading, justify="left" if heading == "thread" else "right", no_wrap=True)
+        before = {thread.tid: thread for thread in (self._before.threads or ())} if self._before else {}
+        seconds = look.facts.time - self._before.facts.time if self._before else 0
+        def span_bytes(of):
+            return of.figures.span_bytes + of.figures.listed_span_bytes
+
+        def live_bytes(of):
+            return of.figures.live_bytes + of.figures.listed_live_bytes
+
+        def cached_bytes(of):
+            return of.figures.kept_block_bytes + of.figures.kept_span_bytes
+
+        threads = sorted(look.threads, key=lambda thread: -span_bytes(thread) - cached_bytes(thread))
+        cut = rows is not None and rows < len(threads)
+        for thread in threads[:max(rows - 1, 0)] if cut else threads:
+            figures, earlier = thread.figures, before.get(thread.tid)
+            rate = per_second(thread.minor_faults, earlier and earlier.minor_faults, seconds)
+            faults = rate or ("-" if thread.minor_faults is None else f"{thread.minor_faults:,}")
+            cells = {
+                "TID": "?" if thread.tid is None else str(thread.tid), "thread": Text(thread.name or f"cache {thread.cache}"),
+                "spans": f"{figures.spans + figures.listed_spans:,}", "of": amount(span_bytes(thread)),
+                "live": amount(live_bytes(thread)), "cached": amount(cached_bytes(thread)), "faults": faults}
+            table.add_row(*(cells[heading] for heading in shown))
+        if cut:
+            rest = threads[max(rows - 1, 0):]
+            cells = {"TID": "…", "thread": f"{len(rest)} more",
+                     "spans": f"{sum(t.figures.spans + t.figures.listed_spans for t in rest):,}",
+                     "of": amount(sum(map(span_bytes, rest))), "live": amount(sum(map(live_bytes, rest))),
+                     "cached": amount(sum(map(cached_bytes, rest)))}
+            table.add_row(*(cells.get(heading, "") for heading in shown))
+        return table
