@@ -137,6 +137,90 @@ SPANALLOC_PUBLIC const char* sp_version(void) SPANALLOC_NOEXCEPT;
 /* Name of the engine behind this library, for instance "standard"; a constant string. */
 SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
 
+/* ---- Heaps of a program's own
+ * ----------------------------------------------------------------------------------
+ *
+ * A heap whose blocks all end with it: a request's, a query's, a plugin's. sp_heap_destroy and
+ * sp_heap_reset give all back, block or no block, in time proportional to the memory's pieces of
+ * 64 KiB and more, not to the blocks. A heap costs 64 KiB of addresses, of which it touches a page
+ * or two: thousands at a time are no more than as many small blocks. docs/using.md and sp_heap(3)
+ * show how to use them.
+ *
+ *   - Any thread may allocate from a heap and free into it at any time. Destroying or resetting it,
+ *     or using a block after that, while another thread uses the heap is a mistake.
+ *   - Blocks are blocks: free, realloc, malloc_usable_size and the sp_ functions above take them,
+ *     where malloc is spanalloc's. Resized so, a block stays in its heap as long as that has room.
+ *   - The heap's memory is none of the default heap's: sp_stats and mallinfo2 do not count it.
+ *     sp_trim and malloc_trim give what heaps have given back to the kernel.
+ *   - After fork the child has all heaps as they were. If another thread was in a call for a heap,
+ *     the block it was about to return or to free may stay in use until the heap ends.
+ *   - A heap that does not exist any more, a block of another heap, a pointer that is no living
+ *     block, a block freed twice, and free memory or a header that was overwritten end the process
+ *     with one line on stderr, wherever that is noticed (docs/security.md). A destroyed heap is
+ *     noticed but for one case in 65,536, as long as its memory can be read.
+ *   - errno, sizes, alignments and signal handlers: as above.
+ */
+struct sp_heap;
+#ifndef __cplusplus
+typedef struct sp_heap sp_heap;
+#endif
+
+/* Later versions only add fields at the end; 0 in a field is its default. */
+struct sp_heap_options {
+  size_t limit_bytes; /* the most memory that the heap may take from the system, counted in whole
+                       * pieces of 64 KiB and with all that it keeps beside blocks; at least
+                       * 65536. 0: no limit */
+};
+
+/* A new heap. options: NULL for defaults; size is sizeof *options as the caller knows it. NULL with
+ * errno EINVAL when the limit is below 65536 or options have what this library does not know,
+ * ENOMEM when memory is out. */
+SPANALLOC_PUBLIC sp_heap* sp_heap_create(const struct sp_heap_options* options,
+                                         size_t size) SPANALLOC_NOEXCEPT;
+
+/* Ends the heap and all its blocks. NULL is ignored. No other call for it may be in flight. */
+SPANALLOC_PUBLIC void sp_heap_destroy(sp_heap* heap) SPANALLOC_NOEXCEPT;
+
+/* Ends all blocks; the heap is as sp_heap_create made it. No other call for it may be in flight. */
+SPANALLOC_PUBLIC void sp_heap_reset(sp_heap* heap) SPANALLOC_NOEXCEPT;
+
+/* As sp_malloc, sp_calloc, sp_aligned_alloc, in that heap. NULL with errno ENOMEM also when the
+ * heap's limit is reached. */
+SPANALLOC_PUBLIC void* sp_heap_malloc(sp_heap* heap, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_PUBLIC void* sp_heap_calloc(sp_heap* heap, size_t count, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_PUBLIC void* sp_heap_aligned_alloc(sp_heap* heap, size_t alignment,
+                                             size_t size) SPANALLOC_NOEXCEPT;
+
+/* As sp_realloc, of a block of that heap, and within it. */
+SPANALLOC_PUBLIC void* sp_heap_realloc(sp_heap* heap, void* block, size_t size) SPANALLOC_NOEXCEPT;
+
+/* Frees a block of that heap; NULL is ignored. */
+SPANALLOC_PUBLIC void sp_heap_free(sp_heap* heap, void* block) SPANALLOC_NOEXCEPT;
+
+/* 1 if the address lies in memory that this heap has (a block need not be there), 0 otherwise.
+ * Takes any address. */
+SPANALLOC_PUBLIC int sp_heap_owns(const sp_heap* heap, const void* address) SPANALLOC_NOEXCEPT;
+
+/* Calls visit(block, size, context) for each block in use, in no order; `size` is what may be read
+ * and written there, at least what was asked for. Blocks that other threads allocate or free
+ * meanwhile may be visited or not. `visit` must not use the heap, and must not throw. */
+SPANALLOC_PUBLIC void sp_heap_visit(sp_heap* heap,
+                                    void (*visit)(void* block, size_t size, void* context),
+                                    void* context) SPANALLOC_NOEXCEPT;
+
+/* Exact while no other call is in flight. Later versions only add fields at the end. */
+struct sp_heap_statistics {
+  size_t limit_bytes; /* 0: none */
+  size_t taken_bytes; /* what the limit is about */
+  size_t used_bytes;  /* blocks in use, rounded up, with a header of 8 bytes for most */
+  size_t used_blocks;
+};
+
+/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become
+ * 0. */
+SPANALLOC_PUBLIC void sp_heap_stats(sp_heap* heap, struct sp_heap_statistics* out,
+                                    size_t size) SPANALLOC_NOEXCEPT;
+
 /* ---- The page manager
  * ----------------------------------------------------------------------------------
  *

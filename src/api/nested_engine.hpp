@@ -1,5 +1,6 @@
 // An engine as a library has it: what is asked of blocks of calls within kernel calls
-// (pages/nested_blocks.hpp), and asked within such a call. Allocating and freeing there is the
+// (pages/nested_blocks.hpp) and of heaps of the program's own (pages/program_heaps.hpp), and asked
+// within such a call. Allocating and freeing there is the
 // engine's own affair, on its slow paths, so that the short ones need not ask.
 #pragma once
 
@@ -52,6 +53,10 @@ struct NestedEngine : E {
   template <LeavesAlone Policy>
   [[gnu::noinline]] static Resized resize_any(void* p, std::size_t n) {
     if (const std::size_t nested = NestedBlocks::usable_size(p); SPANALLOC_UNLIKELY(nested != 0)) {
+      if (!os::in_kernel_call()) {
+        // A heap's block stays its heap's, as long as that has room.
+        if (void* const moved = ProgramHeaps::resize(p, n)) return {moved, nested};
+      }
       return {Policy::leaves_alone(n, nested) ? p : nullptr, nested};
     }
     // In a kernel call a block is copied.
@@ -59,12 +64,16 @@ struct NestedEngine : E {
     return E::template resize<Policy>(p, n);
   }
 
-  static bool owns(const void* p) { return NestedBlocks::usable_size(p) != 0 || E::owns(p); }
+  static bool owns(const void* p) {
+    // Records first: a block's header may go while it is read, for a block that is just freed.
+    return ProgramHeaps::owns(p) || NestedBlocks::usable_size(p) != 0 || E::owns(p);
+  }
 
   static bool trim() {
     if (os::in_kernel_call()) return false;
     NestedBlocks::free_all_put_off(&E::deallocate);
-    const bool any = NestedBlocks::give_back_kept();
+    bool any = NestedBlocks::give_back_kept();
+    any = ProgramHeaps::trim() || any;
     return E::trim() || any;
   }
 

@@ -15,6 +15,10 @@
 // leaves malloc's short path, or calls malloc_trim: that thread frees them. A stack of notes says
 // which; a note is a small block of this file's.
 //
+// Blocks of heaps that the program has made (program_heaps.hpp) are asked for here, too: engines
+// know either kind as little. Once there is such a heap, the bounds of a quick answer take its
+// addresses in.
+//
 // Invariants:
 //   (1) A slot is nobody's; busy: a thread is about to enter or to remove something; of a chunk or
 //       of a mapping that is out; or of a kept mapping. Each change is one compare-and-swap, or a
@@ -35,6 +39,7 @@
 #include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/config.hpp"
+#include "pages/program_heaps.hpp"
 
 namespace spanalloc {
 
@@ -53,7 +58,7 @@ class NestedBlocks {
   static std::size_t usable_size(const void* p) {
     if (SPANALLOC_LIKELY(!may_have(p))) return 0;
     const Slot* slot = find(p);
-    if (slot == nullptr) return 0;
+    if (slot == nullptr) return ProgramHeaps::usable_size(p);
     if (!slot->is_chunk()) return slot->what.load_relaxed();
     const Chunk* chunk = chunk_of(p);
     return chunk->is_out(p) ? chunk->block_bytes() : 0;
@@ -63,10 +68,19 @@ class NestedBlocks {
   SPANALLOC_COLD static bool free(void* p) {
     if (!may_have(p)) return false;
     Slot* slot = find(p);
-    if (slot == nullptr) return false;
+    // In a kernel call the thread may hold a lock of that heap's.
+    if (slot == nullptr) return !os::in_kernel_call() && ProgramHeaps::free(p);
     if (slot->is_chunk()) return chunk_of(p)->put(p), true;
     return os::in_kernel_call() ? slot->change(address_of(p), address_of(p) | kKept)
                                 : give_back(*slot, address_of(p));
+  }
+
+  /// From here on addresses in [first, end) are asked about, where heaps of the program's may be.
+  SPANALLOC_COLD static void enter_heaps(std::uintptr_t first, std::uintptr_t end,
+                                         const ProgramHeaps::Calls& calls) {
+    // In this order: who sees that this was done finds the bounds, and so does a fork's child.
+    widen(lowest_, end_, first, end);
+    ProgramHeaps::enter(calls);
   }
 
   /// By a thread in a kernel call: p, from here or from an engine, is freed later.
@@ -205,6 +219,9 @@ class NestedBlocks {
   }
   // The slot of the chunk that p lies in, or of the mapping that is out and begins at p.
   static Slot* find(const void* p) {
+    const std::uintptr_t address = address_of(p);
+    if (address >= end_of_slots_.load_relaxed() || address < lowest_slot_.load_relaxed())
+      return nullptr;
     return first_slot([p](const Slot& slot) {
       const std::uintptr_t out = slot.out();
       return out == address_of(slot.is_chunk() ? chunk_of(p) : p);
@@ -247,15 +264,20 @@ class NestedBlocks {
     void* block = begin(memory);
     const std::uintptr_t first = address_of(memory);
     // The bounds first: a thread that has a block has seen them.
-    for (std::uintptr_t low = lowest_.load_relaxed(); first < low;) {
-      if (lowest_.compare_exchange_weak_relaxed(low, first)) break;
-    }
-    for (std::uintptr_t end = end_.load_relaxed(); first + bytes > end;) {
-      if (end_.compare_exchange_weak_relaxed(end, first + bytes)) break;
-    }
+    widen(lowest_slot_, end_of_slots_, first, first + bytes);
+    widen(lowest_, end_, first, first + bytes);
     slot->what.store_relaxed(what);
     slot->address.store_release(first);
     return block;
+  }
+  static void widen(Atomic<std::uintptr_t>& lowest, Atomic<std::uintptr_t>& end_of,
+                    std::uintptr_t first, std::uintptr_t behind) {
+    for (std::uintptr_t low = lowest.load_relaxed(); first < low;) {
+      if (lowest.compare_exchange_weak_relaxed(low, first)) break;
+    }
+    for (std::uintptr_t end = end_of.load_relaxed(); behind > end;) {
+      if (end_of.compare_exchange_weak_relaxed(end, behind)) break;
+    }
   }
   // A quick answer, mostly false for other memory.
   static bool may_have(const void* p) {
@@ -368,8 +390,12 @@ class NestedBlocks {
   }
 
   static inline constinit Slots first_slots_{};
+  // All slots' memory, and that of the program's heaps
   static inline constinit Atomic<std::uintptr_t> lowest_{UINTPTR_MAX};
   static inline constinit Atomic<std::uintptr_t> end_{0};
+  // The slots' alone: without it every question about a heap would look through them
+  static inline constinit Atomic<std::uintptr_t> lowest_slot_{UINTPTR_MAX};
+  static inline constinit Atomic<std::uintptr_t> end_of_slots_{0};
   static inline constinit Atomic<std::uint64_t> top_{0};  // {tag:21, note's address >> 5}
   static inline constinit Atomic<std::size_t> notes_{0};  // at least as many as there are
 };

@@ -91,6 +91,20 @@ class SpinLock {
     if (is_mine()) word_.store_release(kAbandoned);
   }
 
+  /// For locks that nobody can tell to abandon_if_owner_died() in the child. By a thread that does
+  /// not hold it, and finds it taken: if it was a vanished thread's that had the caller's mark, the
+  /// next one who takes it puts right what it guards. Whether the caller held it itself, and holds
+  /// it still: then it would wait for ever.
+  [[nodiscard]] bool is_mine_for_ever() noexcept {
+    std::uint64_t seen = word_.load_relaxed();
+    const std::uint64_t mine = my_word();
+    if (seen <= kAbandoned || ((seen ^ mine) & kSameMask) != 0) return false;
+    if (seen >> kGenerationShift == mine >> kGenerationShift) return true;
+    // If another thread has taken it over meanwhile, that one repairs.
+    (void)word_.compare_exchange_strong_acquire(seen, kAbandoned);
+    return false;
+  }
+
   // Around a fork, in the thread that forks.
   static void begin_fork() noexcept {
     os::before_fork();

@@ -46,6 +46,24 @@ LD_LIBRARY_PATH=$libdir "$scratch/by_pkg_config" standard
   $("$pkg_config" --define-variable=prefix="$prefix" --libs spanalloc-sp)
 "$scratch/sp_by_pkg_config"
 
+echo "the documents' examples:"
+examples=$source/docs/examples
+# shellcheck disable=SC2046
+"$cc" "$examples/query_arena.c" $("$pkg_config" --define-variable=prefix="$prefix" --cflags --libs spanalloc) -pthread \
+  -o "$scratch/query_arena"
+LD_LIBRARY_PATH=$libdir "$scratch/query_arena"
+# shellcheck disable=SC2046
+"$cc" "$examples/plugin_host.c" $("$pkg_config" --define-variable=prefix="$prefix" --cflags --libs spanalloc) -ldl \
+  -o "$scratch/plugin_host"
+# shellcheck disable=SC2046
+"$cc" -shared -fPIC "$examples/plugin.c" $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc) \
+  -o "$scratch/plugin.so"
+LD_LIBRARY_PATH=$libdir "$scratch/plugin_host" "$scratch/plugin.so"
+test -n "$(find "$prefix" -path '*/man3/sp_heap.3')" || {
+  echo "no man page of heaps is installed"
+  exit 1
+}
+
 # What is linked asks for the soname. The name without a number is for the linker, for preloading, and for what was
 # linked before 0.2, when there was no other.
 major=${version%%.*}

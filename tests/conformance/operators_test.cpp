@@ -25,6 +25,14 @@
 #pragma weak sp_stats
 #pragma weak sp_version
 #pragma weak sp_engine_name
+#pragma weak sp_heap_create
+#pragma weak sp_heap_destroy
+#pragma weak sp_heap_reset
+#pragma weak sp_heap_malloc
+#pragma weak sp_heap_aligned_alloc
+#pragma weak sp_heap_free
+#pragma weak sp_heap_owns
+#pragma weak sp_heap_stats
 
 namespace {
 
@@ -170,6 +178,32 @@ TEST_F(Operators, MemoryResource) {
   EXPECT_TRUE(ours(p, 4096));
   resource->deallocate(p, 100, 4096);
   EXPECT_THROW((void)resource->allocate(above_all), std::bad_alloc);
+}
+
+TEST_F(Operators, HeapResources) {
+  spanalloc::OwnHeapResource own;
+  spanalloc::OwnHeapResource other;
+  spanalloc::HeapResource same(own.heap());
+  EXPECT_TRUE(own == same);
+  EXPECT_FALSE(own == other);
+  EXPECT_FALSE(own == *spanalloc::memory_resource());
+  {
+    std::pmr::vector<std::pmr::string> strings(&own);
+    for (int i = 0; i < 1000; ++i) strings.emplace_back(static_cast<std::size_t>(i), 'y');
+    EXPECT_TRUE(ours(strings.data()));
+    EXPECT_EQ(sp_heap_owns(own.heap(), strings[900].data()), 1);
+    EXPECT_EQ(sp_heap_owns(other.heap(), strings[900].data()), 0);
+  }
+  EXPECT_TRUE(ours(own.allocate(100, 4096), 4096));
+  EXPECT_THROW((void)own.allocate(above_all), std::bad_alloc);
+  own.release();
+  sp_heap_statistics left{};
+  sp_heap_stats(own.heap(), &left, sizeof left);
+  EXPECT_EQ(left.used_blocks, 0u);
+
+  spanalloc::OwnHeapResource small(1 << 16);
+  EXPECT_THROW((void)small.allocate(1 << 16), std::bad_alloc);
+  EXPECT_THROW(spanalloc::OwnHeapResource(1), std::bad_alloc);
 }
 
 TEST_F(Operators, StlAllocator) {

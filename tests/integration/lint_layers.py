@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-ORDER = ("include", "base", "os", "sync", "thread", "pages", "engines", "api")
+ORDER = ("include", "base", "os", "sync", "thread", "pages", "heaps", "engines", "api")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 ATOMIC_DOOR = "base/atomic.hpp"
 # Headers that stand for talking to the kernel directly.

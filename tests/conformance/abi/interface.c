@@ -53,6 +53,18 @@ static void check_functions(void) {
   FUNCTION(sp_version, const char* (*)(void));
   FUNCTION(sp_engine_name, const char* (*)(void));
 
+  FUNCTION(sp_heap_create, sp_heap * (*)(const struct sp_heap_options*, size_t));
+  FUNCTION(sp_heap_destroy, void (*)(sp_heap*));
+  FUNCTION(sp_heap_reset, void (*)(sp_heap*));
+  FUNCTION(sp_heap_malloc, void* (*)(sp_heap*, size_t));
+  FUNCTION(sp_heap_calloc, void* (*)(sp_heap*, size_t, size_t));
+  FUNCTION(sp_heap_aligned_alloc, void* (*)(sp_heap*, size_t, size_t));
+  FUNCTION(sp_heap_realloc, void* (*)(sp_heap*, void*, size_t));
+  FUNCTION(sp_heap_free, void (*)(sp_heap*, void*));
+  FUNCTION(sp_heap_owns, int (*)(const sp_heap*, const void*));
+  FUNCTION(sp_heap_visit, void (*)(sp_heap*, void (*)(void*, size_t, void*), void*));
+  FUNCTION(sp_heap_stats, void (*)(sp_heap*, struct sp_heap_statistics*, size_t));
+
   FUNCTION(sp_pages_status_text, const char* (*)(Status));
   FUNCTION(sp_pages_metadata_bytes, size_t (*)(size_t, size_t));
   FUNCTION(sp_pages_create_over,
@@ -103,6 +115,15 @@ static void check_structures(void) {
   FIELD(sp_statistics, purged_bytes, 200, 8);
   FIELD(sp_statistics, decay_epochs, 208, 8);
   FIELD(sp_statistics, trims, 216, 8);
+
+  SIZE(sp_heap_options, 8);
+  FIELD(sp_heap_options, limit_bytes, 0, 8);
+
+  SIZE(sp_heap_statistics, 32);
+  FIELD(sp_heap_statistics, limit_bytes, 0, 8);
+  FIELD(sp_heap_statistics, taken_bytes, 8, 8);
+  FIELD(sp_heap_statistics, used_bytes, 16, 8);
+  FIELD(sp_heap_statistics, used_blocks, 24, 8);
 
   SIZE(sp_pages_block, 24);
   FIELD(sp_pages_block, start, 0, 8);

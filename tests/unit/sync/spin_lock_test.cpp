@@ -48,6 +48,25 @@ TEST(SpinLock, OneThreadAtATime) {
   EXPECT_EQ(count, 80'000);
 }
 
+// A thread of a fork's child may have the mark of one that vanished with the lock: here it is the
+// same thread.
+TEST(SpinLock, TellsAVanishedThreadOfItsMarkFromItself) {
+  SpinLock lock;
+  EXPECT_FALSE(lock.is_mine_for_ever());
+  ASSERT_TRUE(lock.try_lock());
+  EXPECT_TRUE(lock.is_mine_for_ever());
+  std::thread([&] { EXPECT_FALSE(lock.is_mine_for_ever()); }).join();
+  test::in_child([&] {
+    SpinLock::enter_child();
+    EXPECT_FALSE(lock.is_mine_for_ever());
+    EXPECT_FALSE(lock.is_free());
+    EXPECT_EQ(lock.lock(), Locked::kOwnerDied);
+    EXPECT_TRUE(lock.is_mine_for_ever());
+    lock.unlock();
+  });
+  lock.unlock();
+}
+
 TEST(SpinLock, KnowsItsHolder) {
   SpinLock lock;
   EXPECT_FALSE(lock.is_mine());

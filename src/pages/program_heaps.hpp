@@ -1,0 +1,63 @@
+// Blocks of heaps that the program has made (heaps/), as malloc's functions meet them. A program
+// may give such a block to free, realloc or malloc_usable_size. Engines know nothing of it: they
+// ask NestedBlocks where an address is in none of their records, and that asks here.
+//
+// Until the first heap is made nobody is asked: calls_ is null, and NestedBlocks' bounds leave the
+// heaps' addresses out.
+#pragma once
+
+#include <cstddef>
+
+#include "base/atomic.hpp"
+#include "base/compiler.hpp"
+
+namespace spanalloc {
+
+/// One for each process, as malloc is. All functions: any thread, any pointer.
+class ProgramHeaps {
+ public:
+  struct Calls {
+    /// Bytes of the block at exactly p; 0: no such block.
+    std::size_t (*usable_size)(const void* p);
+    /// False: p lies in no memory of heaps. There it is a block's, or the process ends.
+    bool (*free)(void* p);
+    /// The block's new place, in its own heap. nullptr: no block, or its heap has no room; nothing
+    /// has changed.
+    void* (*resize)(void* p, std::size_t n);
+    /// Whether p lies in memory that a heap has.
+    bool (*owns)(const void* p);
+    /// Gives free memory back to the kernel; true if there was any.
+    bool (*trim)();
+  };
+
+  /// Acquire: and the bounds that were widened before.
+  static bool are_entered() { return calls_.load_acquire() != nullptr; }
+  /// `calls` is constant. Release: what it leads to is made.
+  static void enter(const Calls& calls) { calls_.store_release(&calls); }
+
+  SPANALLOC_COLD static std::size_t usable_size(const void* p) {
+    const Calls* const calls = calls_.load_acquire();
+    return calls == nullptr ? 0 : calls->usable_size(p);
+  }
+  SPANALLOC_COLD static bool free(void* p) {
+    const Calls* const calls = calls_.load_acquire();
+    return calls != nullptr && calls->free(p);
+  }
+  SPANALLOC_COLD static void* resize(void* p, std::size_t n) {
+    const Calls* const calls = calls_.load_acquire();
+    return calls == nullptr ? nullptr : calls->resize(p, n);
+  }
+  static bool owns(const void* p) {
+    const Calls* const calls = calls_.load_acquire();
+    return calls != nullptr && calls->owns(p);
+  }
+  static bool trim() {
+    const Calls* const calls = calls_.load_acquire();
+    return calls != nullptr && calls->trim();
+  }
+
+ private:
+  static inline constinit Atomic<const Calls*> calls_{nullptr};
+};
+
+}  // namespace spanalloc
