@@ -115,6 +115,18 @@ class BeyondTest(WorkloadTest):
                                        "--live", 20, "--operations", 300, "--threads", 2):
                 self.assertEqual(record["operations"], 600)
 
+    def test_heaps(self):
+        for kind, end in (("malloc", "destroy"), ("monotonic", "destroy"), ("monotonic", "reset")):
+            for record in self.records("heaps", "--kind", kind, "--end", end, "--queries", 10, "--blocks", 30,
+                                       "--largest", 5000, "--freed", 40, "--threads", 2):
+                self.assertEqual(record["operations"], 600)
+        for end in ("destroy", "reset"):
+            done = run("heaps", "--kind", "spanalloc", "--library", STANDARD, "--end", end, "--queries", 10,
+                       "--blocks", 30, "--largest", 500000, "--freed", 40, "--threads", 2)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(json.loads(done.stdout)["operations"], 600)
+        self.assertEqual(run("heaps", "--kind", "mimalloc").returncode, 3)
+
     def test_large_objects(self):
         for touch in ("ends", "page", "all"):
             for record in self.records("large_objects", "--low", 128 << 10, "--high", 8 << 20, "--live", 3,
@@ -250,7 +262,7 @@ class BeyondTest(WorkloadTest):
             ("calloc_churn", "--touch", "some"), ("calloc_churn", "--low", 2, "--high", 1),
             ("calloc_churn", "--live", 0),
             ("aligned", "--low-align", 48), ("aligned", "--low-align", 64, "--high-align", 32),
-            ("aligned", "--plain", 101),
+            ("aligned", "--plain", 101), ("heaps", "--kind", "tcmalloc"), ("heaps", "--freed", 101),
             ("large_objects", "--low", 9000, "--high", 8000), ("large_objects", "--touch"),
             ("idle_threads", "--keep", 11, "--burst", 10), ("idle_threads", "--burst", 5000),
             ("fragmentation", "--phases", 7), ("fragmentation", "--live-mib", "-1"), ("startup", "--starts", "many"),
@@ -266,7 +278,7 @@ class BeyondTest(WorkloadTest):
     def test_help(self):
         for program in ("mixed", "realloc_growth", "calloc_churn", "aligned", "large_objects", "idle_threads",
                         "fragmentation", "peak_and_rest", "resting_threads", "sparse_objects", "first_words", "exchange",
-                        "attack_shapes", "startup"):
+                        "attack_shapes", "startup", "heaps"):
             done = run(program, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("beyond the papers", done.stdout)
@@ -281,6 +293,7 @@ class DamageTest(WorkloadTest):
         ("calloc_churn", "--operations", 2000, "--live", 100),
         ("calloc_churn", "--operations", 2000, "--live", 100, "--low", 100, "--high", 9000, "--touch", "ends"),
         ("aligned", "--operations", 2000, "--live", 100, "--plain", 80),
+        ("heaps", "--kind", "malloc", "--queries", 50, "--freed", 30),
         ("large_objects", "--low", 1000, "--high", 50000, "--operations", 500),
         ("idle_threads", "--threads", 5, "--rounds", 3),
         ("fragmentation", "--live-mib", 1),
