@@ -74,6 +74,32 @@ SPANALLOC_PUBLIC int sp_owns(const void* address) SPANALLOC_NOEXCEPT;
  * time: it looks at all that is free. */
 SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 
+/* Sets the heap's soft limit: `bytes` of memory, or 0 for none, or SP_SOFT_LIMIT_CGROUP for that of
+ * the control group (cgroups(7)) that the process is in, which is read again as time passes.
+ * Overrides the option SPANALLOC_SOFT_LIMIT. Nothing is refused beyond the limit. Near it free
+ * memory goes back to the kernel at once, and none is kept for later; sp_soft_limit(3) says how
+ * near, and what counts. Returns 0; or -1 with errno ENOTSUP when this library's engine has no soft
+ * limit, ENOENT when there is no control group whose memory can be told; nothing has changed then.
+ */
+#define SP_SOFT_LIMIT_CGROUP ((size_t)-1)
+SPANALLOC_PUBLIC int sp_set_soft_limit(size_t bytes) SPANALLOC_NOEXCEPT;
+
+/* The soft limit in bytes, 0 when there is none. In a control group it is what the heap may hold
+ * now, as of when the group was read last: what others in the group have is taken off. */
+SPANALLOC_PUBLIC size_t sp_soft_limit(void) SPANALLOC_NOEXCEPT;
+
+/* From now on calls callback(context, held, limit), bytes both, when what the heap holds has come
+ * near the soft limit and stays near it although all that is free has gone back: once, and again
+ * after it has been far from the limit. NULL: nothing is called. There is one callback; the last
+ * one set counts, but a call of the one before that has begun in another thread may go on.
+ *
+ * The caller is whichever thread next asks for memory that it does not have at hand, in the middle
+ * of its malloc; no two calls run at once. The callback may allocate, free, and wait for other
+ * threads; it must return (no exception, no longjmp), and errno is kept. Returns 0; or -1 with
+ * errno ENOTSUP when this library's engine has no soft limit. */
+SPANALLOC_PUBLIC int sp_on_soft_limit(void (*callback)(void* context, size_t held, size_t limit),
+                                      void* context) SPANALLOC_NOEXCEPT;
+
 /* What a field below holds that the library's engine cannot tell. */
 #define SP_STATS_NOT_TOLD ((size_t)-1)
 
@@ -181,7 +207,7 @@ SPANALLOC_PUBLIC sp_heap* sp_heap_create(const struct sp_heap_options* options,
 /* Ends the heap and all its blocks. NULL is ignored. No other call for it may be in flight. */
 SPANALLOC_PUBLIC void sp_heap_destroy(sp_heap* heap) SPANALLOC_NOEXCEPT;
 
-/* Ends all blocks; the heap is as sp_heap_create made it. No other call for it may be in flight. */
+/* Ends all blocks; the heap is empty. No other call for it may be in flight. */
 SPANALLOC_PUBLIC void sp_heap_reset(sp_heap* heap) SPANALLOC_NOEXCEPT;
 
 /* As sp_malloc, sp_calloc, sp_aligned_alloc, in that heap. NULL with errno ENOMEM also when the

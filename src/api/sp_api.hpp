@@ -2,9 +2,11 @@
 // after that name is declared.
 #pragma once
 
+#include <errno.h>
 #include <spanalloc/spanalloc.h>
 
 #include "api/malloc_api.hpp"
+#include "api/soft_limit_api.hpp"
 #include "api/statistics_at_exit.hpp"
 #include "api/statistics_json.hpp"
 
@@ -57,6 +59,17 @@ int sp_owns(const void* address) noexcept {
 }
 int sp_trim(void) noexcept {
   return spanalloc::LibraryEngine::trim() ? 1 : 0;
+}
+
+int sp_set_soft_limit(size_t bytes) noexcept {
+  return spanalloc::SoftLimitApi<spanalloc::LibraryEngine>::set(bytes);
+}
+size_t sp_soft_limit(void) noexcept {
+  return spanalloc::SoftLimitApi<spanalloc::LibraryEngine>::get();
+}
+int sp_on_soft_limit(void (*callback)(void* context, size_t held, size_t limit),
+                     void* context) noexcept {
+  return spanalloc::SoftLimitApi<spanalloc::LibraryEngine>::call(callback, context);
 }
 
 void sp_stats(struct sp_statistics* out, size_t size) noexcept {

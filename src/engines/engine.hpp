@@ -160,6 +160,20 @@ template <class E>
 concept TellsResident = requires {
   { E::resident_bytes() } -> std::same_as<std::size_t>;
 };
+/// An engine may have a soft limit: near it, it gives free memory back at once, keeps none, and
+/// calls the program's function. All functions: any thread, any time.
+template <class E>
+concept HasSoftLimit =
+    requires(std::size_t bytes, void (*f)(void*, std::size_t, std::size_t), void* context) {
+      // Bytes; 0: no limit; kLimitOfGroup: what the process's control group has left, which can be
+      // read.
+      { E::set_soft_limit(bytes) };
+      { E::kLimitOfGroup } -> std::convertible_to<std::size_t>;
+      // How much may be held now; 0: there is no limit.
+      { E::soft_limit() } -> std::same_as<std::size_t>;
+      // f(context, held, limit) is called when what is held has come near; nullptr: nothing is.
+      { E::on_soft_limit(f, context) };
+    };
 
 /// An engine may tell more for malloc_info. describe(bin, folios), without a lock held, calls for
 /// each bin that has memory bin(bytes of an object, bytes of a folio, committed bytes, objects in

@@ -11,6 +11,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "os/auxiliary.hpp"
+#include "os/cgroup.hpp"
 #include "os/os.hpp"
 #include "os/system_call.hpp"
 #include "os/vdso.hpp"
@@ -49,6 +50,19 @@ std::size_t limit_of(int resource) {
   return error != 0 || limit.rlim_cur == RLIM64_INFINITY ? SIZE_MAX : limit.rlim_cur;
 }
 
+// As many CPUs as the process may run on, or as its control groups' quotas pay for, if that is
+// fewer: threads that are more run in turns.
+//
+// To read that opens files. A program that a loader has brought up has opened files just before, by
+// the same system calls, and so has one that loads this library later: a filter that let them pass
+// lets these pass. A static program has no loader, and may have been started under a filter that
+// ends it for opening anything: it is not asked for.
+unsigned within_quota(unsigned cpus) {
+  if (cpus <= 1 || auxiliary(Auxiliary::kLoader) == 0 || option("CPUS") != nullptr) return cpus;
+  const unsigned quota = cpu_quota();
+  return quota == 0 ? cpus : static_cast<unsigned>(min_of(cpus, quota));
+}
+
 void ask_for_cpus() {
   // The kernel refuses too short a mask
   unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};
@@ -57,8 +71,8 @@ void ask_for_cpus() {
   for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
     count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
   }
-  answers.cpus.store_relaxed(
-      static_cast<unsigned>(option_number("CPUS", 1, 4096, count == 0 ? 1 : count)));
+  answers.cpus.store_relaxed(static_cast<unsigned>(
+      option_number("CPUS", 1, 4096, within_quota(static_cast<unsigned>(max_of(count, 1))))));
   // (Refused: as many as one word has.)
   answers.cpu_numbers.store_relaxed(
       8 * static_cast<unsigned>(bytes > 0 ? bytes : long{sizeof mask[0]}));

@@ -34,7 +34,8 @@ struct Known {
   unsigned long type;
   Atomic<std::uintptr_t> value{kNotAsked};
 };
-constinit Known auxiliaries[] = {{AT_PAGESZ}, {AT_SECURE}, {AT_SYSINFO_EHDR}, {AT_RANDOM}};
+constinit Known auxiliaries[] = {
+    {AT_PAGESZ}, {AT_SECURE}, {AT_SYSINFO_EHDR}, {AT_RANDOM}, {AT_BASE}};
 
 SPANALLOC_COLD std::uintptr_t ask_for(Known& entry) {
   ErrnoGuard keep;
@@ -312,6 +313,31 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
   char want[64];
   snprintf(want, sizeof want, "a number from %llu to %llu", static_cast<unsigned long long>(low),
            static_cast<unsigned long long>(high));
+  say_ignored(name, text, want);
+  return fallback;
+}
+
+SPANALLOC_COLD std::uint64_t option_size(const char* name, const char* word, std::uint64_t fallback,
+                                         const char* want) {
+  constexpr std::uint64_t kBelow = std::uint64_t{1} << 60;
+  const char* text = option(name);
+  if (text == nullptr) return fallback;
+  if (strcmp(text, word) == 0) return kSizeIsWord;
+  std::uint64_t value = 0;
+  const char* c = text;
+  for (; *c >= '0' && *c <= '9' && value < kBelow; ++c)
+    value = value * 10 + static_cast<std::uint64_t>(*c - '0');
+  bool good = c != text;
+  if (good && *c != '\0') {
+    static constexpr char kUnits[] = "KMGT";
+    const char* unit = kUnits;
+    for (; *unit != '\0' && *unit != *c && *unit + ('a' - 'A') != *c; ++unit) {
+    }
+    const auto shift = 10 * static_cast<unsigned>(unit - kUnits + 1);
+    good = *unit != '\0' && c[1] == '\0' && value < kBelow >> shift;
+    if (good) value <<= shift;
+  }
+  if (good && value < kBelow) return value;
   say_ignored(name, text, want);
   return fallback;
 }

@@ -86,8 +86,9 @@ inline bool has_memory_limit() {
 }
 /// It has turned out that it does not stand any more.
 void forget_memory_limit();
-/// Number of CPUs the process might run on then, at least 1; or what SPANALLOC_CPUS said
-/// then (simulated machines).
+/// Number of CPUs the process might run on then, or that the quota of its control groups paid for,
+/// if that was less (not told of a static program: asked.cpp), at least 1; or what SPANALLOC_CPUS
+/// said then (simulated machines).
 unsigned cpu_count();
 /// CPUs that the machine might ever have are numbered below this, as far as the kernel said then:
 /// so long are its sets of CPUs.
@@ -186,6 +187,12 @@ const char* option(const char* name);
 /// one warning line on stderr and `fallback`.
 std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high,
                             std::uint64_t fallback);
+/// The same as a number of bytes, with K, M, G or T behind it for the powers of 1,024, or as
+/// `word`, which counts as kSizeIsWord. Unset: `fallback`. Another word, or 2^60 and more: one
+/// warning line on stderr, which ends with `want`, and `fallback`.
+std::uint64_t option_size(const char* name, const char* word, std::uint64_t fallback,
+                          const char* want);
+inline constexpr std::uint64_t kSizeIsWord = UINT64_MAX;
 /// Which of `count` words it is. Unset: `fallback`. Another word: one warning line on stderr, which
 /// ends with `want`, and `fallback`.
 unsigned option_choice(const char* name, const char* const* words, unsigned count,

@@ -196,6 +196,13 @@ class CoalescingArena {
     slices_.free(first, zero);
   }
 
+  /// Slices that are held: taken, or free and dirty. Exact while no call is under way.
+  std::size_t held() const {
+    const std::size_t all = slices_.in_use_or_dirty();
+    // In use for the manager alone. (Slice 0, too.)
+    return all - min_of(decommitted_.count() + slices_.lost() + 1, all);
+  }
+
   std::size_t count_of(std::uint32_t first) const { return slices_.manager.size_of(first); }
 
   /// Dirty slices of a range just taken, or of the slices that a range has just gained.
@@ -253,9 +260,12 @@ class CoalescingArena {
   }
 
   /// Whether the process may have no more memory (arena/memory_limit.hpp). As long as this is so,
-  /// the arena decommits what is given back. Callers that keep free memory of their own should then
-  /// keep none.
+  /// the arena decommits what is given back.
   bool is_at_limit() const { return growth_.limit.is_at_limit(); }
+  /// Whether for that or another reason (arena/shortage.hpp) callers should keep no free memory of
+  /// their own.
+  bool is_short() const { return slices_.shortage.is_any(); }
+  Shortage& shortage() { return slices_.shortage; }
   /// To be called now and then. Under a limit decommits large free ranges before the
   /// limit refuses something.
   SPANALLOC_COLD void look_at_limit() {
@@ -360,7 +370,8 @@ class CoalescingArena {
         decommitted += block.size;
       }
     });
-    return all == limit() && decommitted == decommitted_.count() && lost == slices_.lost();
+    return all == limit() && decommitted == decommitted_.count() && lost == slices_.lost() &&
+           slices_.manager.held_units() == slices_.in_use_or_dirty();
   }
 
   // Searches again, a few times, while other threads hold free blocks: one of them may be about to

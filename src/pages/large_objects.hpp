@@ -154,7 +154,8 @@ class LargeObjects {
     table_.store_relaxed(nullptr);
     Calls::release(table, table->bytes());
     ++tables_;  // replace() must not find the number that it saw
-    entries_ = tombstones_ = promised_ = bytes_ = 0;
+    entries_ = tombstones_ = promised_ = 0;
+    bytes_.store_relaxed(0);
   }
 
   /// Unmaps every object of one owner, while nobody uses them.
@@ -178,7 +179,7 @@ class LargeObjects {
   /// Both fields from one instant.
   LargeObjectStatistics statistics() {
     Guard guard(*this);
-    return {bytes_, entries_};
+    return {bytes(), entries_};
   }
   /// How much of them is in memory, as the kernel tells; under the lock. A system call of ours.
   SPANALLOC_COLD std::size_t resident_bytes() {
@@ -189,6 +190,8 @@ class LargeObjects {
     });
     return pages * os::page_size();
   }
+  /// Of all objects, without the lock.
+  std::size_t bytes() const { return bytes_.load_relaxed(); }
   /// For one owner's objects; looks at every slot.
   SPANALLOC_COLD LargeObjectStatistics statistics_of(unsigned owner) {
     LargeObjectStatistics sum;
@@ -288,14 +291,16 @@ class LargeObjects {
   // a thread) stays mapped in the child, and is never used.
   void count_anew() {
     generation_ = SpinLock::generation();
-    promised_ = entries_ = tombstones_ = bytes_ = 0;
+    promised_ = entries_ = tombstones_ = 0;
+    std::size_t bytes = 0;
     Table* table = table_.load_relaxed();
     for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i)
       tombstones_ += (*table)[i].address.load_relaxed() == kTombstone;
-    for_each_in(table, [this](const Entry& object) {
+    for_each_in(table, [&](const Entry& object) {
       ++entries_;
-      bytes_ += object.bytes();
+      bytes += object.bytes();
     });
+    bytes_.store_relaxed(bytes);
   }
 
   // f(entry) of the object that begins at p, under the lock; nothing if none does.
@@ -351,7 +356,7 @@ class LargeObjects {
   void insert(const Entry& entry) {
     tombstones_ -= place(*table_.load_relaxed(), entry);
     ++entries_;
-    bytes_ += entry.bytes();
+    bytes_.store_relaxed(bytes() + entry.bytes());
     // In a fork's child a promise that count_anew() has dropped may be kept all the same.
     SPANALLOC_ASSERT(has_room_for_promises() || generation_ != 0);
   }
@@ -361,7 +366,7 @@ class LargeObjects {
     if (found == nullptr) return false;
     out = {address, found->packed};
     --entries_;
-    bytes_ -= out.bytes();
+    bytes_.store_relaxed(bytes() - out.bytes());
     Table& table = *table_.load_relaxed();
     const auto slot = static_cast<std::size_t>(found - &table[0]);
     // No probe continues behind a slot that an empty one follows.
@@ -426,8 +431,8 @@ class LargeObjects {
   std::size_t tables_ = 0;  // that there have been
   std::size_t entries_ = 0;
   std::size_t tombstones_ = 0;
-  std::size_t promised_ = 0;  // slots of calls in flight
-  std::size_t bytes_ = 0;
+  std::size_t promised_ = 0;      // slots of calls in flight
+  Atomic<std::size_t> bytes_{0};  // written under the lock
   std::uint16_t generation_ = 0;  // of the process in which the counts were made
 };
 

@@ -121,11 +121,40 @@ static void check_statistics(void) {
   CHECK(strlen(sp_engine_name()) > 0);
 }
 
+static int told;
+static void tell(void* context, size_t held, size_t limit) {
+  CHECK(context == &told && held > 0 && limit == 1 << 20);
+  ++told;
+}
+
+static void check_soft_limit(void) {
+  errno = 4711;
+  CHECK(sp_soft_limit() == 0);
+  if (strcmp(sp_engine_name(), "standard") != 0) {
+    CHECK(sp_set_soft_limit(1 << 20) == -1 && errno == ENOTSUP && sp_soft_limit() == 0);
+    errno = 0;
+    CHECK(sp_on_soft_limit(tell, &told) == -1 && errno == ENOTSUP);
+    return;
+  }
+  CHECK(sp_on_soft_limit(tell, &told) == 0 && sp_set_soft_limit(1 << 20) == 0);
+  CHECK(sp_soft_limit() == 1 << 20);
+  void* beyond = sp_malloc(3 << 20);
+  CHECK(beyond != NULL);
+  for (int i = 0; i < 2; ++i) sp_free(sp_malloc(2 << 20));
+  CHECK(told == 1);
+  sp_free(beyond);
+  CHECK(sp_on_soft_limit(NULL, NULL) == 0 && errno == 4711);
+  /* Where there is a group to read: its limit, or none. */
+  if (sp_set_soft_limit(SP_SOFT_LIMIT_CGROUP) != 0) CHECK(errno == ENOENT);
+  CHECK(sp_set_soft_limit(0) == 0 && sp_soft_limit() == 0);
+}
+
 int main(void) {
   check_blocks();
   check_errors();
   check_statistics();
   check_statistics_in_full();
+  check_soft_limit();
   printf("%s %s: %d failed\n", sp_engine_name(), sp_version(), failures);
   return failures == 0 ? 0 : 1;
 }

@@ -11,6 +11,7 @@
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
+#include "os/cgroup.hpp"
 #include "os/os.hpp"
 #include "scheduler.hpp"
 #include "thread/background.hpp"
@@ -216,6 +217,18 @@ std::uint64_t option_number(const char* name, std::uint64_t, std::uint64_t,
                             std::uint64_t fallback) {
   return std::strcmp(name, "RSEQ") == 0 ? 1 : fallback;
 }
+
+std::uint64_t option_size(const char*, const char*, std::uint64_t fallback, const char*) {
+  return fallback;
+}
+bool read_memory_group(MemoryGroup&, const char*) {
+  return false;
+}
+bool write_text(int, const char*, std::size_t) {
+  return true;
+}
+ErrnoGuard::ErrnoGuard() : saved_(0) {}
+ErrnoGuard::~ErrnoGuard() {}
 
 void* reserve(std::size_t bytes, std::size_t alignment) {
   void* p =

@@ -14,6 +14,11 @@ struct MemoryReturnTestAccess {
   static Atomic<std::uint64_t>& next_purge(MemoryReturn<Config>& memory_return) {
     return memory_return.next_purge_;
   }
+  /// Where the control group's files are.
+  template <class Config>
+  static const char*& group_root(MemoryReturn<Config>& memory_return) {
+    return memory_return.group_root_;
+  }
 };
 
 }  // namespace spanalloc::standard

@@ -12,9 +12,9 @@ template <class Config>
 class BlocksOutside : public LargeObjects<> {
  public:
   /// How many bytes a block gets that needs `bytes`: more, because a block that grows will grow
-  /// again. The room takes no memory before it is used. At a limit others need it.
-  static std::size_t with_room(std::size_t bytes, bool is_at_limit) {
-    return is_at_limit ? bytes : bytes + bytes / 4;
+  /// again. The room takes no memory before it is used. Where memory is short others need it.
+  static std::size_t with_room(std::size_t bytes, bool is_short) {
+    return is_short ? bytes : bytes + bytes / 4;
   }
   /// False: p is no such block, and nothing has changed.
   SPANALLOC_COLD bool free_block(void* p) {

@@ -123,6 +123,8 @@ struct Standard {
   static constexpr std::uint32_t kCachesPerEpoch = 64;  // whose cached large spans it takes
   static constexpr std::size_t kDrainedPerCall = 16;    // of the pools, as above
   static constexpr std::size_t kPurgedPerCall = 64 * kMiB;
+  /// Near the soft limit, of the pools.
+  static constexpr std::size_t kDrainedNearLimit = 1024;
   /// Spent on the pages of shared spans, in PartialPurge's units; half a millisecond.
   static constexpr std::size_t kPartsPurgedPerCall = 1u << 16;
   /// Of these, for a record, and the arena's word for it, that are in no CPU cache.
@@ -156,6 +158,12 @@ struct Standard {
   static constexpr std::size_t kSlackPartOfLive = 16;
   static constexpr std::size_t kSlackPerMs = 32 * kKiB;
   static constexpr std::size_t kSlackByTime = 32 * kMiB;
+  /// Near the soft limit so much is worth a call.
+  static constexpr std::size_t kSlackNearLimit = 4 * kKiB;
+
+  // The soft limit (memory_return.hpp): how often the control group is read, far from it and near.
+  static constexpr std::uint64_t kReadGroupMs = 1000;
+  static constexpr std::uint64_t kReadGroupNearMs = 100;
 
   // --- What a thread keeps, and when it looks ----------------------------------------------------
   /// Blocks of a page and more that are carved at a time where that costs no page fault.

@@ -69,6 +69,19 @@ class StandardEngineOf {
   static EngineStatistics statistics() { return take_inventory().totals; }
   static std::size_t resident_bytes() { return standard::resident_bytes(pages); }
 
+  static constexpr std::size_t kLimitOfGroup = standard::MemoryReturn<Config>::kLimitOfGroup;
+  static void set_soft_limit(std::size_t bytes) {
+    pages.memory_return.want_soft_limit(bytes);
+    // At once, if that may be: else with the next slow call.
+    if (os::in_kernel_call() || !heap.is_started()) return;
+    const auto inside = thread_cache.enter();
+    pages.memory_return.look_at_soft_limit({0});
+  }
+  static std::size_t soft_limit() { return pages.memory_return.soft_limit_now(); }
+  static void on_soft_limit(void (*f)(void*, std::size_t, std::size_t), void* context) {
+    pages.memory_return.callback.set(f, context);
+  }
+
   /// Called around what may be another library's code in the middle of a
   /// call; see os/kernel_call.hpp.
   static void hide_thread(os::HiddenThread& room) { thread_cache.hide(*new (room.room) Hidden); }
@@ -102,6 +115,6 @@ class StandardEngineOf {
 
 using StandardEngine = StandardEngineOf<Standard>;
 
-static_assert(Engine<StandardEngine>);
+static_assert(Engine<StandardEngine> && HasSoftLimit<StandardEngine>);
 
 }  // namespace spanalloc

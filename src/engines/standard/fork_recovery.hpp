@@ -45,7 +45,7 @@ class ForkRecovery {
     pages.caches.enter_child();
     pages.tables_lock.abandon_if_owner_died();
     pages.outside.enter_child();
-    pages.memory_return.forget_background();
+    pages.memory_return.enter_child();
     if (!pages.is_started()) return count_calls_anew(pages);
     pages.recovery_is_due.store_relaxed(Pages::kRecoveryIsDue);
     recover_if_outside(pages);

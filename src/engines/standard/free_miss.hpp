@@ -40,7 +40,7 @@ struct FreeMiss {
     // caller's block is out; keep() finds out whether it is.)
     const ClassId c = span->shown_class();
     const bool is_large = c >= Classes::kFirstLarge && c < Classes::kHuge;
-    if (!is_large || !span->begins_at(a) || pages.arena.is_at_limit() || !thread.heap->has(span)) {
+    if (!is_large || !span->begins_at(a) || pages.arena.is_short() || !thread.heap->has(span)) {
       return cache->magazines.are_open() ? keep_own(p, thread, span)
                                          : deallocate_others(p, thread, span);
     }

@@ -203,6 +203,7 @@ class Heap {
   /// False: nothing has changed.
   bool resize_in_place(SpanRef span, SliceCount old, SliceCount slices) {
     const std::uint32_t first = index_of(span.number);
+    if (slices > old) pages_.memory_return.before_taking({slices.count - old.count});
     const bool done =
         pages_.arena.resize_in_place(first, slices.count) ||
         (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
@@ -218,10 +219,11 @@ class Heap {
     const std::size_t offset = span->first_block() % Classes::kSlice;
     const std::size_t least = align_up(offset + n, os::page_size());
     if (is_better_copied(old, {least >> Config::kSliceBits})) return nullptr;
+    pages_.memory_return.before_taking({(least >> Config::kSliceBits) - old.count});
     if (!pages_.outside.promise(Config::kMostOutside)) return nullptr;
     const std::uint32_t first = index_of(span.number);
     std::size_t bytes =
-        align_up(pages_.outside.with_room(least, pages_.arena.is_at_limit()), os::page_size());
+        align_up(pages_.outside.with_room(least, pages_.arena.is_short()), os::page_size());
     auto moved = pages_.arena.move_out(first, old.count, bytes);
     if (moved.to == nullptr && bytes != least) {
       bytes = least;
@@ -409,8 +411,10 @@ class Heap {
   SPANALLOC_COLD std::size_t drain_last_epochs(std::size_t at_most) {
     return pool_.drain_last_epochs(at_most, give_to_arena());
   }
-  /// Gives the pool to the arena.
-  SPANALLOC_COLD void drain() { pool_.drain(give_to_arena()); }
+  /// Gives the pool to the arena. Returns the cost.
+  SPANALLOC_COLD std::size_t drain(std::size_t at_most = SIZE_MAX) {
+    return pool_.drain(give_to_arena(), at_most);
+  }
   /// Puts into the pool what threads keep and do not use, and know or do not know to be empty.
   void pool_all_unused(unsigned shard) {
     claim_empty_of_others(UINT32_MAX, shard);
@@ -597,6 +601,7 @@ class Heap {
   }
   template <class AtHand>
   FreshSpan take_from_arena(SliceCount slices, std::size_t alignment, AtHand at_hand) {
+    pages_.memory_return.before_taking(slices);
     pages_.memory_return.purge_if_due(os::now_ms());
     if (!pages_.arena.was_refused(slices.count, alignment)) {
       if (const FreshSpan fresh = at_hand()) return fresh;
@@ -642,18 +647,19 @@ class Heap {
     const auto slices = [&] { return pages_.slices_of(span).count; };
     // Spans of kHuge have no row; nor has a span that a vanished thread was resizing at the fork.
     const bool odd = info.blocks == 1 && slices() != info.slices;
-    if (odd || pages_.arena.is_at_limit() || !pool_.put(span.number, info, shard)) {
+    if (odd || pages_.arena.is_short() || !pool_.put(span.number, info, shard)) {
       if (const InUse block = check_all_back_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr))
         return block;
       auto& bound = pages_.memory_return;
+      const SliceCount all = odd ? SliceCount{slices()} : SliceCount{info.slices};
       if (c == Classes::kHuge) {
-        const SliceCount all = pages_.slices_of(span);
         pages_.give(span, bound.purge_if_sparse(span, all));
         bound.keep_dirty_bound(all);
       } else {
         pages_.give(span);
         if (info.blocks == 1) bound.keep_dirty_bound({info.slices});
       }
+      bound.purge_if_near(all);
     }
     return nullptr;
   }

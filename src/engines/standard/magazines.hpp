@@ -150,10 +150,10 @@ class Magazines {
       ++magazine.refills;
     } else {
       // The more threads there are, the less each may hold, because each may then wait for long.
-      // At a limit others may need what the blocks pin.
+      // Where memory is short others need what the blocks pin.
       const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
       const std::size_t part = Config::kAllMagazinesBytes / kCount / threads;
-      const bool may_open = thread.pages->may_open_magazines && !thread.pages->arena.is_at_limit();
+      const bool may_open = thread.pages->may_open_magazines && !thread.pages->arena.is_short();
       const std::size_t bytes = may_open ? min_of(Config::kMagazineBytes, part) : 0;
       used_ = true;
       magazine.most = static_cast<std::uint8_t>(

@@ -82,6 +82,7 @@ struct MallocMiss {
     const ClassId c = Classes::of(n);
     if (c >= Classes::kFirstLarge) {
       if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested({n}, fill);
+      free_put_off(thread);
       const auto inside = thread.enter_miss();
       return thread.heap->start() ? Large::take(thread, c, {n}, fill) : nullptr;
     }
@@ -153,7 +154,7 @@ struct MallocMiss {
   }
   static void free_put_off(auto& thread) {
     NestedBlocks::free_put_off([&](void* p) { thread.deallocate(p); });
-    thread.pages->memory_return.want_background();
+    thread.pages->memory_return.before_malloc(thread.exited);
   }
 };
 

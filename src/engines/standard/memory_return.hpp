@@ -11,6 +11,9 @@
 //   a large block is handed out or resized           what lies around it in its slices
 //   (purge_slack)
 //   memory is out (take_anyhow, make_room_for_table) all that is free, decommitted
+//   what is held comes near the soft limit           all that is free, in parts, and what caches
+//   (before_taking, purge_if_due)                    keep
+//   memory is freed near it (purge_if_near)          what is free, a step at a time
 //
 // Memory is *purged* here; decommitting, which a limit on address space asks for, is the arena's
 // (CoalescingArena::look_at_limit and give), and so is what it does with memory that it has half
@@ -26,15 +29,19 @@
 #include "engines/standard/large_habits.hpp"
 #include "engines/standard/slack_bound.hpp"
 #include "engines/standard/span_protocol.hpp"
+#include "os/cgroup.hpp"
 #include "os/os.hpp"
+#include "pages/arena/shortage.hpp"
 #include "pages/dirty_bound.hpp"
+#include "pages/soft_limit.hpp"
+#include "pages/soft_limit_callback.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/background.hpp"
 
 namespace spanalloc::standard {
 
 /// Thread-safe; constant-initialised. Callers have entered a heap (HeapCall), but for start(),
-/// wait_for_epoch() and forget_background().
+/// wait_for_epoch(), before_malloc(), want_soft_limit() and enter_child().
 template <class Config>
 class MemoryReturn {
   using Classes = SizeClasses<Config>;
@@ -47,9 +54,9 @@ class MemoryReturn {
   /// Under the page layer's start lock.
   void start() {
     decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
-    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
-      may_start_background_.store_release(1);  // release: pairs with want_background()
-    }
+    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0)
+      at_next_malloc_.fetch_or_seq_cst(kBackground);  // release: pairs with before_malloc()
+    start_soft_limit();
     next_purge_.store_relaxed(os::now_ms() + decay_ms_ / 2 + 1);
   }
 
@@ -70,16 +77,19 @@ class MemoryReturn {
     return given_back_.load_relaxed() != before;
   }
 
-  /// Called at the start of a malloc, before that has changed anything. Starts the thread that
-  /// passes decay epochs when no other thread does, if the user wants one, it does not run yet, and
-  /// there is memory to give back.
-  void want_background() {
+  /// Called at the start of a slow malloc, before that has changed anything, and not in a kernel
+  /// call: what is done here may call malloc. Starts the thread that passes decay epochs when no
+  /// other thread does, if the user wants one, it does not run yet, and there is memory to give
+  /// back. Calls the program's function, if what is held has come near the soft limit; not in a
+  /// thread that has `exited`, whose thread-local objects are gone.
+  void before_malloc(bool exited) {
     // Acquire: the arena, which is asked next.
-    if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
+    const std::uint32_t wanted = at_next_malloc_.load_acquire();
+    if (SPANALLOC_UNLIKELY(wanted != 0)) do_before_malloc(wanted, exited);
   }
   /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to
   /// do. False: no thread of the program uses a heap any more. Then it ends, and a later
-  /// want_background() starts another.
+  /// before_malloc() starts another.
   SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
     if (live_caches() == 0) {
       background_.store_release(0);
@@ -97,8 +107,11 @@ class MemoryReturn {
     }
     return true;
   }
-  /// In a fork's child: the thread has vanished.
-  void forget_background() { background_.store_relaxed(0); }
+  /// In a fork's child, first of all: the thread has vanished.
+  SPANALLOC_COLD void enter_child() {
+    background_.store_relaxed(0);
+    callback.enter_child();
+  }
 
   // --- On request --------------------------------------------------------------------------------
 
@@ -113,7 +126,68 @@ class MemoryReturn {
     const bool purged = pages_.arena.purge(false) != 0 || given_back_.load_relaxed() != before;
     dirty_bound.dirty_is(0);
     pages_.arena.look_at_limit();
+    note_held(held_bytes());
     return purged;
+  }
+
+  // --- Near the soft limit (soft_limit.hpp) ------------------------------------------------------
+
+  /// What the user may want beside a number of bytes and 0, which is no limit: the limit of the
+  /// control group that the process is in, read again as time passes.
+  static constexpr std::size_t kLimitOfGroup = SIZE_MAX;
+  /// Takes no lock. The next look goes by it.
+  SPANALLOC_COLD void want_soft_limit(std::size_t wanted) {
+    wanted_limit_.store_relaxed(wanted);
+    limit_was_wanted_.store_relaxed(1);
+    pages_.arena.shortage().watch();
+  }
+  /// Bytes; 0: none.
+  std::size_t soft_limit_now() const {
+    const std::size_t wanted = wanted_limit_.load_relaxed();
+    return wanted == kLimitOfGroup ? soft_limit.limit() : wanted;
+  }
+  /// What counts against it: slices that are taken, or free and dirty, and blocks outside.
+  std::size_t held_bytes() const {
+    return (pages_.arena.held() << Config::kSliceBits) + pages_.outside.bytes();
+  }
+
+  /// Before `more` slices are taken, or as much outside. The caller has nothing in its hands: this
+  /// may end in a report.
+  SPANALLOC_INLINE void before_taking(SliceCount more) {
+    if (SPANALLOC_UNLIKELY(pages_.arena.shortage().is_watched())) look_at_soft_limit(more);
+  }
+  SPANALLOC_COLD void look_at_soft_limit(SliceCount more) {
+    std::size_t coming = more.count << Config::kSliceBits;
+    // What is in memory of a group's may grow while as much is held as before: where blocks fill
+    // their slices better, or take what was free and clean.
+    const std::size_t taken = taken_since_read_.fetch_add_relaxed(coming) + coming;
+    const bool is_new = adopted_limit_.load_relaxed() != wanted_limit_.load_relaxed();
+    const bool is_due = is_new || soft_limit.is_due(held_bytes() + coming);
+    // (Another thread that purges may be doing this.)
+    if (!is_due && taken < read_group_after_.load_relaxed()) return;
+    if (!purge_lock.try_lock()) return;
+    const std::uint64_t now = os::now_ms();
+    const bool was_near = soft_limit.is_near();
+    adopt_limit(now);
+    // A request that no purge can make room for is most likely refused.
+    if (coming > soft_limit.limit()) coming = 0;
+    note_held(held_bytes() + coming);
+    const bool is_near = soft_limit.is_near();
+    // (The group is read more often than memory is gone through.)
+    const bool look = is_near && (is_due || !was_near);
+    if (look) {
+      if (!was_near) in_epoch_ = false;  // one that has begun goes by age
+      pass_part_of_epoch(now, coming);
+    }
+    if (look || !is_near) soft_limit.looked(held_bytes() + min_of(coming, soft_limit.step()));
+    purge_lock.unlock();
+  }
+  /// After so many slices were given to the arena.
+  void purge_if_near(SliceCount slices) {
+    if (SPANALLOC_UNLIKELY(soft_limit.is_near()) &&
+        soft_limit.note_free(slices.count << Config::kSliceBits)) {
+      purge_near_limit();
+    }
   }
 
   // --- When a large block is freed ---------------------------------------------------------------
@@ -176,10 +250,12 @@ class MemoryReturn {
     if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
     if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
     std::size_t idle = before + behind;
-    if (idle * 4 <= bytes) {
+    const bool is_near = soft_limit.is_near() && idle >= Config::kSlackNearLimit;
+    if (idle * 4 <= bytes && !is_near) {
       idle = 0;
     } else if (const std::size_t live = dirty_bound.live() << Config::kSliceBits;
-               !slack_bound.has_room(live) && slack_bound.pays(idle, live, os::now_ms())) {
+               is_near ||
+               (!slack_bound.has_room(live) && slack_bound.pays(idle, live, os::now_ms()))) {
       for (const auto& [at, size] : {std::pair{begin, before}, std::pair{tail, behind}}) {
         if (size != 0 && arena.purge_part(first, slices, pointer_to(at), size)) idle -= size;
       }
@@ -237,6 +313,8 @@ class MemoryReturn {
 
   DirtyBound<Classes::kSlice> dirty_bound;
   SlackBound slack_bound;
+  SoftLimit soft_limit;  ///< written under purge_lock
+  SoftLimitCallback callback;
   /// Held to purge or to age memory; and while a heap ends.
   WakingLock purge_lock;
 
@@ -253,6 +331,69 @@ class MemoryReturn {
     for_each_started_heap([](auto& heap) { heap.drain(); });
   }
 
+  // Under the page layer's start lock. What the program has set already counts for more than the
+  // option.
+  SPANALLOC_COLD void start_soft_limit() {
+    const std::uint64_t wanted = os::option_size("SOFT_LIMIT", "cgroup", 0,
+                                                 "bytes, with K, M, G or T behind them, or cgroup");
+    if (wanted == 0 || limit_was_wanted_.load_relaxed() != 0) return;
+    if (os::MemoryGroup group; wanted == os::kSizeIsWord && !os::read_memory_group(group)) {
+      static constexpr char kLine[] =
+          "spanalloc: ignored SPANALLOC_SOFT_LIMIT=cgroup: no memory cgroup can be read\n";
+      return (void)os::write_text(2, kLine, sizeof kLine - 1);
+    }
+    want_soft_limit(wanted == os::kSizeIsWord ? kLimitOfGroup : wanted);
+  }
+  // Under purge_lock. Takes over what the user wants, and what has become of the group.
+  SPANALLOC_COLD void adopt_limit(std::uint64_t now) {
+    const std::size_t wanted = wanted_limit_.load_relaxed();
+    const bool is_new = wanted != adopted_limit_.load_relaxed();
+    adopted_limit_.store_relaxed(wanted);
+    if (wanted != kLimitOfGroup) {
+      if (!is_new) return;
+      soft_limit.set(wanted, wanted / SoftLimit::kMarginPart);
+      read_group_after_.store_relaxed(SIZE_MAX);
+    } else if (is_new || now >= next_group_read_ ||
+               taken_since_read_.load_relaxed() >= read_group_after_.load_relaxed()) {
+      // (What cannot be read now is as it was.)
+      if (os::MemoryGroup group; os::read_memory_group(group, group_root_)) {
+        const bool has_limit = group.limit != SIZE_MAX;
+        soft_limit.set(has_limit ? max_of(held_bytes() + group.room(), 1) : 0, group.margin());
+        // Halfway to where it is near, or a step further.
+        const std::size_t left = group.room() - min_of(group.margin(), group.room());
+        read_group_after_.store_relaxed(has_limit ? max_of(left / 2, soft_limit.step()) : SIZE_MAX);
+      }
+      taken_since_read_.store_relaxed(0);
+      next_group_read_ =
+          now + (soft_limit.is_near() ? Config::kReadGroupNearMs : Config::kReadGroupMs);
+    }
+  }
+  // Under purge_lock. So much is held now, or about to be.
+  void note_held(std::size_t held) {
+    const SoftLimit::Came came = soft_limit.look(held);
+    if (SPANALLOC_LIKELY(came == SoftLimit::Came::kNowhere)) return;
+    const bool near = came == SoftLimit::Came::kNear;
+    pages_.arena.shortage().set(Shortage::kSoftLimit, near);
+    is_told_ = false;
+  }
+  // Under purge_lock, when all that is free has gone: tells the program if that did not help.
+  void tell_if_near() {
+    if (!soft_limit.is_near() || is_told_) return;
+    is_told_ = true;
+    // (Relaxed would do: what the call needs is under the callback's lock.)
+    if (callback.note_near()) at_next_malloc_.fetch_or_seq_cst(kCallback);
+  }
+  SPANALLOC_COLD void purge_near_limit() {
+    if (!purge_lock.try_lock()) return;
+    const std::size_t most = max_of(Config::kPurgedPerCall, 2 * soft_limit.step());
+    const std::size_t slices = pages_.arena.purge(false, most / Classes::kSlice);
+    given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
+    dirty_bound.purged(slices);
+    adopt_limit(os::now_ms());
+    note_held(held_bytes());
+    purge_lock.unlock();
+  }
+
   // One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older
   // spans go down to the arena, what was free there in the last epoch and still is gets purged, and
   // what is free now will be old in the next one. So dirty memory that nobody wants is purged after
@@ -261,33 +402,48 @@ class MemoryReturn {
   SPANALLOC_COLD void purge_for_epoch(std::uint64_t now) {
     // Another thread is at it: another free will see to the rest
     if (!purge_lock.try_lock()) return;
-    if (now >= next_purge_.load_relaxed()) {
-      if (!in_epoch_) {
-        in_epoch_ = true;
-        purge_cursor_ = 0;
-        for_each_started_heap([](auto& heap) { heap.begin_epoch(); });
-        pages_.arena.look_at_limit();
-      }
-      std::size_t cost = 0;
-      for_each_started_heap([&](auto& heap) {
-        cost +=
-            heap.drain_last_epochs(Config::kDrainedPerCall - min_of(cost, Config::kDrainedPerCall));
-      });
-      constexpr std::size_t kMost = Config::kPurgedPerCall / Classes::kSlice;
-      const std::size_t slices = pages_.arena.purge(decay_ms_ != 0, kMost);
-      given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
-      dirty_bound.purged(slices);
-      const bool purged_parts = purge_shared(Which::kAged, Config::kPartsPurgedPerCall);
-      if (cost < Config::kDrainedPerCall && slices < kMost && purged_parts) {
-        dirty_bound.pass_epoch(pages_.arena.age());
-        pages_.outside.pass_epoch();
-        in_epoch_ = false;
-        epochs_.store_relaxed(epochs_.load_relaxed() + 1);
-      }
-      // If there is more to do, the next thread that comes here goes on.
-      next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
-    }
+    if (now >= next_purge_.load_relaxed()) pass_part_of_epoch(now);
     purge_lock.unlock();
+  }
+  // Near the soft limit nothing waits for its age, and no thread keeps what it does not use.
+  // `coming`: bytes that are about to be held.
+  SPANALLOC_COLD void pass_part_of_epoch(std::uint64_t now, std::size_t coming = 0) {
+    if (!in_epoch_) {
+      in_epoch_ = true;
+      purge_cursor_ = 0;
+      if (pages_.arena.shortage().is_watched()) {
+        adopt_limit(now);
+        note_held(held_bytes() + coming);
+      }
+      if (soft_limit.is_near()) for_each_started_heap([](auto& heap) { heap.pool_all_unused(0); });
+      for_each_started_heap([](auto& heap) { heap.begin_epoch(); });
+      pages_.arena.look_at_limit();
+    }
+    const bool all = soft_limit.is_near();
+    const std::size_t most_drained = all ? Config::kDrainedNearLimit : Config::kDrainedPerCall;
+    std::size_t cost = 0;
+    for_each_started_heap([&](auto& heap) {
+      const std::size_t left = most_drained - min_of(cost, most_drained);
+      cost += all ? heap.drain(left) : heap.drain_last_epochs(left);
+    });
+    constexpr std::size_t kMost = Config::kPurgedPerCall / Classes::kSlice;
+    const std::size_t slices = pages_.arena.purge(!all && decay_ms_ != 0, kMost);
+    given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
+    dirty_bound.purged(slices);
+    const bool purged_parts =
+        purge_shared(all ? Which::kAll : Which::kAged, Config::kPartsPurgedPerCall);
+    if (cost < most_drained && slices < kMost && purged_parts) {
+      dirty_bound.pass_epoch(pages_.arena.age());
+      pages_.outside.pass_epoch();
+      in_epoch_ = false;
+      epochs_.store_relaxed(epochs_.load_relaxed() + 1);
+    }
+    if (all) {
+      note_held(held_bytes() + coming);
+      if (!in_epoch_) tell_if_near();
+    }
+    // If there is more to do, the next thread that comes here goes on.
+    next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
   }
 
   // Purges pages of shared spans on which no block is out: of all shared spans, or of those in
@@ -355,6 +511,19 @@ class MemoryReturn {
     return pages_.arena.purge_taken(index_of(span.number), slices.count);
   }
 
+  static constexpr std::uint32_t kBackground = 1;
+  static constexpr std::uint32_t kCallback = 2;
+  SPANALLOC_COLD void do_before_malloc(std::uint32_t wanted, bool exited) {
+    if ((wanted & kBackground) != 0) start_background();
+    if ((wanted & kCallback) == 0 || exited) return;
+    // The note first: one that is made meanwhile sets the bit again.
+    at_next_malloc_.fetch_and_seq_cst(~kCallback);
+    // (The program may have freed enough, or taken the limit away.)
+    const std::size_t limit = soft_limit_now();
+    if (limit == 0 || !soft_limit.is_near()) return;
+    const os::ErrnoGuard keep;  // the program's function may change it, malloc may not
+    if (!callback.call_if_due(held_bytes(), limit)) at_next_malloc_.fetch_or_seq_cst(kCallback);
+  }
   // Starting a thread may call malloc, which comes here again.
   SPANALLOC_COLD void start_background() {
     if (background_.load_relaxed() != 0 ||
@@ -378,13 +547,24 @@ class MemoryReturn {
   bool in_epoch_ = false;                // under purge_lock: an epoch has begun and is not done
   std::size_t purge_cursor_ = 0;         // under purge_lock: the next record to look at
   std::uint64_t decay_ms_ = 0;           // constant after start
+  Atomic<std::size_t> wanted_limit_{0};  // bytes, 0 or kLimitOfGroup; relaxed: it stands for itself
+  Atomic<std::uint32_t> limit_was_wanted_{0};
+  Atomic<std::size_t> adopted_limit_{0};  // written under purge_lock: of these, what soft_limit has
+  bool is_told_ = false;                  // under purge_lock: of this approach
+  // Bytes that were taken since the group was read, and with which it is read again.
+  Atomic<std::size_t> taken_since_read_{0};
+  Atomic<std::size_t> read_group_after_{SIZE_MAX};  // written under purge_lock
+  std::uint64_t next_group_read_ = 0;               // under purge_lock; milliseconds
+  const char* group_root_ = "";                     // changed by tests only
   // Bytes that epochs have purged, and trims in shared spans only; written under purge_lock.
   Atomic<std::size_t> given_back_{0};
   // Written under purge_lock, for statistics only.
   Atomic<std::size_t> epochs_{0};
   Atomic<std::size_t> trims_{0};
   void (*const background_body_)();
-  Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
+  // What a slow malloc is to do first: kBackground, constant after start, if the user wants one;
+  // kCallback, if a call is due.
+  Atomic<std::uint32_t> at_next_malloc_{0};
   Atomic<std::uint32_t> background_{0};  // 1: there is a background thread, or can be none
 };
 

@@ -73,15 +73,18 @@ class PoolRows {
     return true;
   }
 
+  /// Returns the cost (drain_last_epochs).
   template <class Give>
-  SPANALLOC_COLD void drain(Give give) {
+  SPANALLOC_COLD std::size_t drain(Give give, std::size_t at_most = SIZE_MAX) {
+    std::size_t cost = 0;
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-      for (unsigned shard = 0; shard < shards(); ++shard) {
+      for (unsigned shard = 0; shard < shards() && cost < at_most; ++shard) {
         // As many as the stack holds, or more; spans that others put there meanwhile need not be
         // waited for.
-        drain_stack(stack, shard, stacks_->count_hint(stack, shard), SIZE_MAX, give);
+        cost += drain_stack(stack, shard, stacks_->count_hint(stack, shard), at_most - cost, give);
       }
     }
+    return cost;
   }
   /// Drains a part of what was there when this epoch began. Returns the cost: 1 for 64 blocks
   /// looked at or a call of the arena, some 250 instructions.

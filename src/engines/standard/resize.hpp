@@ -51,8 +51,13 @@ struct Resize {
     const Location at = locate_live(thread, p);
     if (SPANALLOC_UNLIKELY(!at.is_block)) {
       const std::size_t usable = pages.outside.usable_size(p);
-      return Policy::leaves_alone(n, usable) ? Resized{p, usable}
-                                             : resize_outside(pages, p, usable, n);
+      if (Policy::leaves_alone(n, usable)) return {p, usable};
+      if (SPANALLOC_UNLIKELY(n > usable && n <= kMaxRequest &&
+                             pages.arena.shortage().is_watched())) {
+        const auto inside = thread.enter();
+        pages.memory_return.before_taking(Large::slices_for(n - usable));
+      }
+      return resize_outside(pages, p, usable, n);
     }
     const ClassId c = at.size_class();
     if (!Classes::has_one_block(c)) return resize_small<Policy>(p, n, c);
@@ -130,7 +135,7 @@ struct Resize {
       return {nullptr, usable};
     }
     void* resized = pages.outside.resize(
-        p, n <= usable ? n : pages.outside.with_room(n, pages.arena.is_at_limit()));
+        p, n <= usable ? n : pages.outside.with_room(n, pages.arena.is_short()));
     if (resized == nullptr && n > usable) resized = pages.outside.resize(p, n);
     return {resized, usable};
   }

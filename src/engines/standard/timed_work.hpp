@@ -33,7 +33,11 @@ class TimedWork {
     thread.cache->owned.share_unused(thread, now, busy);
     if (now - round_ms_ >= Config::kRoundOfCurrentMs) {
       round_ms_ = now;
-      thread.cache->magazines.give_back_unused(thread);
+      if (thread.pages->arena.is_short()) {
+        thread.cache->magazines.end(thread);
+      } else {
+        thread.cache->magazines.give_back_unused(thread);
+      }
       thread.cache->owned.pass_round();
     }
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;

@@ -18,6 +18,7 @@
 #include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/arena/decommitted_ranges.hpp"
+#include "pages/arena/shortage.hpp"
 #include "pages/config.hpp"
 
 namespace spanalloc {
@@ -31,13 +32,13 @@ class MemoryLimit {
   constexpr MemoryLimit(Slices& slices, DecommittedRanges<Slices>& decommitted)
       : slices_(slices), decommitted_(decommitted) {}
 
-  bool is_at_limit() const { return at_limit_.load_relaxed(); }
+  bool is_at_limit() const { return slices_.shortage.is(Shortage::kHardLimit); }
   bool may_stand() const { return is_at_limit() || os::has_memory_limit(); }
 
   /// Memory is out, or something was refused: the limit that is known, if there is one, explains
   /// it.
   void blame_known_limit() {
-    if (os::has_memory_limit()) at_limit_.store_relaxed(true);
+    if (os::has_memory_limit()) set_at_limit(true);
   }
   /// After the kernel has refused to open `count` slices. (At the limit on mappings it refuses even
   /// a page, and decommitting makes more. Where new memory is locked it refuses all but addresses.)
@@ -60,8 +61,7 @@ class MemoryLimit {
     if (refused_.slices_with_open != 0) {
       if (open > refused_.slices_with_open) forget();
     } else if (os::has_memory_limit()) {
-      if (open >= os::memory_limit() / Slices::kSlice / PagesConfig::kLookAhead)
-        at_limit_.store_relaxed(true);
+      if (open >= os::memory_limit() / Slices::kSlice / PagesConfig::kLookAhead) set_at_limit(true);
     } else if (open >= next_look_) {
       next_look_ = max_of(open + open / PagesConfig::kLookPart, kFirst);
       const std::size_t more =
@@ -114,6 +114,7 @@ class MemoryLimit {
     std::size_t count = 0;
   };
 
+  void set_at_limit(bool value) { slices_.shortage.set(Shortage::kHardLimit, value); }
   // Each decommitted range is a hole that cuts a mapping in two: not too many are made.
   std::size_t least_worth() const {
     return max_of(decommitted_.open_slices() / PagesConfig::kHoles, 1);
@@ -127,13 +128,13 @@ class MemoryLimit {
   }
   void note_limit(Refused refused) {
     refused_ = refused;
-    at_limit_.store_relaxed(true);
+    set_at_limit(true);
     slices_.range.set_limited(true);
   }
   void forget() {
     if (refused_.slices_with_open == 0) os::forget_memory_limit();
     refused_ = {};
-    at_limit_.store_relaxed(false);
+    set_at_limit(false);
     slices_.range.set_limited(false);
     next_look_ = 0;
   }
@@ -157,7 +158,6 @@ class MemoryLimit {
 
   Slices& slices_;
   DecommittedRanges<Slices>& decommitted_;
-  Atomic<bool> at_limit_{false};  // relaxed: a hint
   Refused refused_;
   NoneFound none_found_;
   std::size_t next_look_ = 0;         // when so many slices are open

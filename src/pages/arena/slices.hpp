@@ -9,6 +9,9 @@
 //                over decommitted ranges), slices without metadata (a gap), a range that is just
 //                being moved out
 // Slice 0 is never handed out: number 0 means "none".
+//
+// Of these are *held*, because they may be in memory: what is taken, and what is free and dirty.
+// The manager counts them as they come and go, with all that is in use for it.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +24,7 @@
 #include "pages/address_range.hpp"
 #include "pages/arena/decommit_policy.hpp"
 #include "pages/arena/refusal_memo.hpp"
+#include "pages/arena/shortage.hpp"
 #include "pages/coalescing/manager.hpp"
 #include "pages/config.hpp"
 #include "sync/spin_lock.hpp"
@@ -56,6 +60,7 @@ class ArenaSlices {
   /// Calls that have given pages back, and how much in all. Relaxed: for statistics only.
   Atomic<std::size_t> purges{0};
   Atomic<std::size_t> purged_bytes{0};
+  Shortage shortage;
 
   /// In the process that runs now: what the manager waits for will come.
   void note_process() { generation_ = SpinLock::generation(); }
@@ -79,6 +84,15 @@ class ArenaSlices {
     purged_bytes.fetch_add_relaxed(bytes);
     return true;
   }
+
+  void now_held(std::size_t slices) { in_use_or_dirty_.fetch_add_relaxed(slices); }
+  void now_clean(std::size_t slices) { in_use_or_dirty_.fetch_sub_relaxed(slices); }
+  void held_is(std::size_t slices) { in_use_or_dirty_.store_relaxed(slices); }
+
+  /// Slices that are in use for the manager, or free and dirty. Relaxed: nothing is read by the
+  /// count. It never falls below 0, because a slice ceases to count after whoever made it count
+  /// handed it on, which orders the two.
+  std::size_t in_use_or_dirty() const { return in_use_or_dirty_.load_relaxed(); }
 
   // --- What comes back ---
 
@@ -186,6 +200,7 @@ class ArenaSlices {
  private:
   friend struct CoalescingArenaTestAccess;
 
+  Atomic<std::size_t> in_use_or_dirty_{0};
   Atomic<std::size_t> lost_{0};
   unsigned gaps_ = 0;                  // under the lock; written before the limit passes the gap
   Block gap_[PagesConfig::kMostGaps];  // ascending

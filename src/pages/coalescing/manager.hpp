@@ -65,6 +65,11 @@ struct Allocation {
 ///                            will never let go of it, for this is a fork's child, in which they do
 ///                            not exist, and which has not recovered yet
 ///   bool purge(Block block)  purges units: their bytes are zero then. False: they keep their bytes
+/// and may have, to keep count of the units that are held, that is in use, or free and dirty:
+///   void now_held(units)     so many more are: before anybody can use them
+///   void now_clean(units)    so many are free and clean now, or about to be: before anybody can
+///                            take them
+///   void held_is(units)      counted anew, in a fork's child
 template <class Environment, unsigned kShards = 16, unsigned kFanBits = 6, unsigned kExtraSets = 0>
 class CoalescingManager {
   using enum BlockState;
@@ -141,14 +146,19 @@ class CoalescingManager {
     if (units == 0) return true;
     const Block fresh{mapper_.limit(), units};
     if (!add_units(fresh, kBusy)) return false;
-    if (!zero) dirty_.insert(fresh);
+    if (!zero) {
+      dirty_.insert(fresh);
+      note_held(units);
+    }
     Guard hold(registry_);
     publish(fresh, !zero, hold);
     return true;
   }
   /// Like extend(), with the units in use, as one block.
   SPANALLOC_COLD bool extend_used(std::size_t units) {
-    return units == 0 || add_units({mapper_.limit(), units}, kUsed);
+    if (units != 0 && !add_units({mapper_.limit(), units}, kUsed)) return false;
+    note_held(units);
+    return true;
   }
 
   /// Units of the free block at the range's end. A hint.
@@ -226,6 +236,7 @@ class CoalescingManager {
     if (!mapper_.exchange_if(first, word, word.with_state(kBusy))) return false;
     const Block block{first, word.size()};
     note_contents(block, !zero);
+    if (zero) note_clean(block.size);
     Guard hold(registry_);
     const Claimed merged = absorb_neighbours({block, !zero}, hold);
     publish(merged.block, merged.dirty, hold);
@@ -247,7 +258,7 @@ class CoalescingManager {
     const Block added{next.first, size - old};
     const Block rest{added.end(), next.size - added.size};
     SPANALLOC_ASSERT(claimed.block == next && added.size + rest.size == next.size);
-    const bool zero = !claimed.dirty || !dirty_.any(added);
+    const bool zero = note_taken(added, claimed.dirty);
     const Block grown{first, size};
     if (rest) mapper_.mark(rest, kBusy);
     mapper_.mark(grown, kUsed);
@@ -264,6 +275,7 @@ class CoalescingManager {
     const Block tail{first + size, old - size};
     SPANALLOC_ASSERT(size + tail.size == old);
     note_contents(tail, !zero);
+    if (zero) note_clean(tail.size);
     mapper_.mark(tail, kBusy);
     mapper_.mark({first, size}, kUsed);
     Guard hold(registry_);
@@ -315,6 +327,7 @@ class CoalescingManager {
     for_free_blocks(0, Index::kLists, [&](Block block, Guard& hold) {
       const Claimed claimed = controller_.remove(block, hold);
       if (claimed && visit(block)) {
+        note_taken(block, claimed.dirty);
         mapper_.mark(block, kUsed);
       } else if (claimed) {
         publish(block, claimed.dirty, hold);
@@ -338,6 +351,16 @@ class CoalescingManager {
       visit(Block{unit, word.size()}, word.state(), word.dirty());
       unit += word.size();
     }
+  }
+
+  /// How many units are held, by a look at every block: what an environment that counts has
+  /// counted, while no call is under way.
+  SPANALLOC_COLD std::size_t held_units() const {
+    std::size_t held = 0;
+    walk([&](Block block, BlockState state, bool) {
+      held += state == kFree ? dirty_.count(block) : block.size;
+    });
+    return held;
   }
 
   /// Whether some thread has claimed or hidden a block, and not let it go yet. In a fork's child,
@@ -369,6 +392,8 @@ class CoalescingManager {
         unit = free_unused_run(unit, keep, hold);
       }
     }
+    if constexpr (requires { environment_.held_is(std::size_t{}); })
+      environment_.held_is(held_units());
   }
   void recover_after_fork() {
     recover_after_fork([](Block) { return false; });
@@ -382,6 +407,24 @@ class CoalescingManager {
 
   bool is_possible(std::size_t size, std::size_t alignment) const {
     return size != 0 && size <= capacity_ && is_power_of_two(alignment);
+  }
+
+  void note_held(std::size_t units) {
+    if constexpr (requires { environment_.now_held(units); }) {
+      if (units != 0) environment_.now_held(units);
+    }
+  }
+  void note_clean(std::size_t units) {
+    if constexpr (requires { environment_.now_clean(units); }) environment_.now_clean(units);
+  }
+  // By a block's owner, who is about to hand it out. `dirty`: some of it may be. True: none is.
+  SPANALLOC_INLINE bool note_taken(Block block, bool dirty) {
+    if constexpr (requires { environment_.now_held(block.size); }) {
+      const std::size_t clean = dirty ? dirty_.count_missing(block) : block.size;
+      note_held(clean);
+      return clean == block.size;
+    }
+    return !dirty || !dirty_.any(block);
   }
 
   SPANALLOC_COLD bool add_units(Block fresh, BlockState state) {
@@ -474,7 +517,7 @@ class CoalescingManager {
     SPANALLOC_ASSERT(mine.first >= taken.block.first && mine.end() <= taken.block.end());
     SPANALLOC_ASSERT(front.size + mine.size + rest.size == taken.block.size);  // mapper.hpp, (3)
     SPANALLOC_ASSERT(controller_.aligned(mine.first, alignment) == mine.first);
-    const bool zero = !taken.dirty || !dirty_.any(mine);
+    const bool zero = note_taken(mine, taken.dirty);
     if (rest) mapper_.mark(rest, kBusy);
     if (front) {
       mapper_.mark(mine, kBusy);
@@ -601,6 +644,7 @@ class CoalescingManager {
       aged_.erase(run);  // if refused, it is tried again an epoch later, not at each call
       if (!environment_.purge(run)) continue;
       dirty_.erase(run);
+      note_clean(run.size);
       purged += run.size;
     }
     publish(block, dirty_.any(block), hold);

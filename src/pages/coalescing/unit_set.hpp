@@ -48,6 +48,16 @@ class UnitSet {
     });
     return units;
   }
+  /// Units of the block that are not in the set. (Mostly all are: no bits are counted then.)
+  std::size_t count_missing(Block block) const {
+    std::size_t units = 0;
+    for_words(block, [&](Word& word, std::uint64_t mask) {
+      const std::uint64_t missing = ~word.load_relaxed() & mask;
+      if (missing != 0) units += static_cast<std::size_t>(std::popcount(missing));
+      return true;
+    });
+    return units;
+  }
   bool any(Block block) const {
     return !for_words(
         block, [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });

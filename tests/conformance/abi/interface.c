@@ -10,6 +10,7 @@
  */
 #include <spanalloc/spanalloc.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 static int failures;
@@ -48,6 +49,10 @@ static void check_functions(void) {
   FUNCTION(sp_usable_size, size_t (*)(const void*));
   FUNCTION(sp_owns, int (*)(const void*));
   FUNCTION(sp_trim, int (*)(void));
+  FUNCTION(sp_set_soft_limit, int (*)(size_t));
+  FUNCTION(sp_soft_limit, size_t (*)(void));
+  FUNCTION(sp_on_soft_limit, int (*)(void (*)(void*, size_t, size_t), void*));
+  CONSTANT(SP_SOFT_LIMIT_CGROUP, SIZE_MAX);
   FUNCTION(sp_stats, void (*)(struct sp_statistics*, size_t));
   FUNCTION(sp_stats_json, int (*)(void (*)(void*, const char*, size_t), void*, unsigned));
   FUNCTION(sp_version, const char* (*)(void));

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "child.hpp"
 #include "environment.hpp"
+#include "os/cgroup.hpp"
 #include "os/os.hpp"
 #include "simulated_cpus.hpp"
 
@@ -143,6 +145,18 @@ TEST(Asked, EachCpuHasANumberBelowAllThatThereMightBe) {
   EXPECT_GE(os::cpu_numbers(), 64u);
   EXPECT_LE(os::cpu_numbers(), 16384u) << "the longest set that is asked for";
   EXPECT_EQ(os::cpu_count(), 1u);
+}
+
+TEST(Asked, ThereAreNoMoreCpusThanMayBeRunOnAndPaidFor) {
+  test::in_fresh_process([] {
+    unsetenv("SPANALLOC_CPUS");
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+    unsigned wanted = static_cast<unsigned>(CPU_COUNT(&set));
+    if (const unsigned quota = os::cpu_quota(); quota != 0) wanted = std::min(wanted, quota);
+    EXPECT_EQ(os::cpu_count(), wanted);
+  });
 }
 
 }  // namespace

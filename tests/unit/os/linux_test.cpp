@@ -314,6 +314,35 @@ TEST(Os, NumbersInOptionsAreCheckedAloud) {
   unsetenv("SPANALLOC_UNIT_TEST");
 }
 
+TEST(Os, SizesInOptionsAreCheckedAloud) {
+  const auto size = [] { return os::option_size("UNIT_TEST", "all", 42, "bytes or all"); };
+  unsetenv("SPANALLOC_UNIT_TEST");
+  EXPECT_EQ(size(), 42u);
+  constexpr std::uint64_t kMost = (std::uint64_t{1} << 60) - 1;
+  const std::pair<const char*, std::uint64_t> good[] = {{"0", 0},
+                                                        {"17", 17},
+                                                        {"3K", 3 * kKiB},
+                                                        {"512M", 512 * kMiB},
+                                                        {"1g", kGiB},
+                                                        {"4T", 4096 * kGiB},
+                                                        {"1152921504606846975", kMost},
+                                                        {"all", os::kSizeIsWord}};
+  for (const auto& [text, bytes] : good) {
+    setenv("SPANALLOC_UNIT_TEST", text, 1);
+    EXPECT_EQ(size(), bytes) << text;
+  }
+  for (const char* bad : {"", "K", "M5", "5MB", "5 M", "-1", "0x10", "all ", "1.5G", "90%", "5P",
+                          "1152921504606846976", "1048576T", "99999999999999999999999"}) {
+    setenv("SPANALLOC_UNIT_TEST", bad, 1);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(size(), 42u) << bad;
+    EXPECT_EQ(
+        testing::internal::GetCapturedStderr(),
+        std::string("spanalloc: ignored SPANALLOC_UNIT_TEST=") + bad + ": want bytes or all\n");
+  }
+  unsetenv("SPANALLOC_UNIT_TEST");
+}
+
 TEST(Os, FatalNamesWhatAndWhereInOneLine) {
   EXPECT_DEATH(os::fatal("double free of", pointer_to(0x1234)),
                "^spanalloc: double free of 0x1234\n(qemu: [^\n]*\n)?$");

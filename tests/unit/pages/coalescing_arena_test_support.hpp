@@ -315,8 +315,16 @@ struct ArenaBooks {
   std::size_t out_of_sight = 0;  ///< decommitted or lost: what the walk leaves out
 };
 
-/// At rest: the walk shows what is handed out as in use and nothing else, no two free neighbours,
-/// in address order; and what is open is slice 0, taken, free or `target_lost`.
+struct CoalescingArenaTestAccess {
+  template <class Arena>
+  static bool books_add_up(const Arena& arena) {
+    return arena.books_add_up();
+  }
+};
+
+/// At rest: the books that the arena keeps are what a walk finds. The walk shows what is handed out
+/// as in use and nothing else, no two free neighbours, in address order; and what is open is slice
+/// 0, taken, free or `target_lost`.
 inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant,
                                std::size_t target_lost = 0) {
   ArenaBooks books;
@@ -341,6 +349,9 @@ inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant,
   EXPECT_EQ(seen.size(), tenant.live().size());
   EXPECT_EQ(arena.statistics().opened_bytes, (1 + books.taken + books.free + target_lost) * kSlice);
   EXPECT_GE(books.out_of_sight * kSlice, arena.statistics().lost_bytes);
+  EXPECT_TRUE(CoalescingArenaTestAccess::books_add_up(arena));
+  EXPECT_GE(arena.held(), books.taken);
+  EXPECT_LE(arena.held(), books.taken + books.free);
   tenant.expect_contents();
   return books;
 }
