@@ -100,6 +100,16 @@ class ReaderTest(unittest.TestCase):
                     most *= int(factor)
                 self.assertEqual(options.OPTIONS[f"SPANALLOC_{name}"][0], options.Number(int(low), most))
 
+    def test_sizes_and_places(self):
+        limit, place = (options.OPTIONS[f"SPANALLOC_{name}"][0] for name in ("SOFT_LIMIT", "STATS_AT_EXIT"))
+        for text in ("0", "1048576", "400M", "2g", "1T", "cgroup"):
+            self.assertTrue(limit.takes(text), text)
+        for text in ("", "-1", "4 M", "12X", "Cgroup", "1.5G", "M", str(1 << 60), "1048576T"):
+            self.assertFalse(limit.takes(text), text)
+        self.assertTrue(place.takes("/tmp/heap-%p.json"))
+        self.assertFalse(place.takes(""))
+        self.assertFalse(place.takes("x" * 4001))
+
     def test_lists_of_cpus(self):
         for text, numbers in (("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), (None, set()), ("x", set()),
                               ("1-", set())):

@@ -2,6 +2,7 @@
 
 import collections
 import difflib
+import os
 import re
 
 PREFIX = "SPANALLOC_"
@@ -27,6 +28,24 @@ class Word(collections.namedtuple("Word", "words")):
         return self.words[0] if len(self.words) == 1 else f"{', '.join(self.words[:-1])} or {self.words[-1]}"
 
 
+class Size(collections.namedtuple("Size", "word")):
+    def takes(self, text):
+        found = re.fullmatch("([0-9]+)([KMGTkmgt]?)", text)
+        shift = 10 * (" KMGT".index(found[2].upper()) if found and found[2] else 0)
+        return text == self.word or bool(found) and int(found[1]) << shift < 1 << 60
+
+    def __str__(self):
+        return f"bytes, also with K, M, G or T behind the number, or {self.word}"
+
+
+class Place(collections.namedtuple("Place", "most")):
+    def takes(self, text):
+        return 0 < len(os.fsencode(text)) <= self.most
+
+    def __str__(self):
+        return f"the name of a file, up to {self.most} bytes"
+
+
 # {name: (the values that it takes, the engines that read it)}
 OPTIONS = {
     "SPANALLOC_ARENA_BITS": (Number(30, 45), EVERY_ENGINE),
@@ -38,6 +57,8 @@ OPTIONS = {
     "SPANALLOC_MAGAZINES": (Number(0, 1), (STANDARD,)),
     "SPANALLOC_RSEQ": (Number(0, 1), (SUPERMALLOC,)),
     "SPANALLOC_SEED": (Number(0, 2**63 - 1), EVERY_ENGINE),
+    "SPANALLOC_SOFT_LIMIT": (Size("cgroup"), (STANDARD,)),
+    "SPANALLOC_STATS_AT_EXIT": (Place(4000), EVERY_ENGINE),
     "SPANALLOC_THP": (Word(("system", "auto", "always", "never")), (STANDARD, SUPERMALLOC)),
 }
 
