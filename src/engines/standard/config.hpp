@@ -109,6 +109,7 @@ struct Standard {
   // Bounded: a thousand idle threads must not make each fresh span expensive.
   static constexpr std::uint32_t kCachesPerMiss = 16;
   static constexpr std::uint32_t kLendersPerMiss = 16;  // caches, for a loan of their owned spans
+  static constexpr unsigned kLooksPerLoan = 144;        // and so many of these spans
   static constexpr unsigned kShardsPerLook = 4;         // to see whether the pool has any
   static constexpr unsigned kShardsPerMiss = 4;         // to drain them
   /// What a shard's stacks must hold before they are drained for another size.

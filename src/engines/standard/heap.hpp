@@ -293,11 +293,13 @@ class Heap {
   };
   [[gnu::noinline]] Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
     Borrowed borrowed;
+    unsigned looks = 0;
     for_caches_in_turn(
         borrower.loans.next_lender, Config::kLendersPerMiss, &borrower, [&](CacheRecord& lender) {
           // The lender may have other spans by now: the protocol looks again.
           const auto borrow_from = [&](SpanNumber owned) {
             if (owned == SpanNumber::kNone) return false;
+            if (++looks > Config::kLooksPerLoan) return true;
             const SpanRef span = pages_.span(owned);
             if (span->shown_class() != c) return false;
             const RemoteList list =

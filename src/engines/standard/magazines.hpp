@@ -155,9 +155,9 @@ class Magazines {
       const std::size_t part = Config::kAllMagazinesBytes / kCount / threads;
       const bool may_open = thread.pages->may_open_magazines && !thread.pages->arena.is_short();
       const std::size_t bytes = may_open ? min_of(Config::kMagazineBytes, part) : 0;
-      used_ = true;
       magazine.most = static_cast<std::uint8_t>(
           min_of(bytes / Classes::info(c).block_size, Config::kMagazineBlocks));
+      used_ = used_ || magazine.most != 0;
     }
   }
   template <class F>

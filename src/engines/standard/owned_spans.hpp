@@ -15,6 +15,7 @@
 
 #include "engines/standard/current_ages.hpp"
 #include "engines/standard/give_up_delay.hpp"
+#include "engines/standard/magazines.hpp"
 #include "engines/standard/span_blocks.hpp"
 #include "engines/standard/used_up_spans.hpp"
 
@@ -67,11 +68,16 @@ class OwnedSpans {
   /// A search has found the class's next span. `nearly_full`: half or more of its blocks are out.
   void note_found(auto& thread, ClassId c, bool nearly_full) {
     auto& magazines = thread.cache->magazines;
-    if (c >= magazines.kFirst) return magazines.note_refill(thread, c, nearly_full);
-    if (SPANALLOC_UNLIKELY(nearly_full)) make_room(thread, c);
+    if (c < magazines.kFirst && SPANALLOC_LIKELY(!nearly_full)) return;
+    if (c < magazines.kFirst) return make_room(thread, c);
+    magazines.note_refill(thread, c, nearly_full);
   }
-  /// A round of the timed work ends.
-  void pass_round() { used_up_.lose_room(); }
+  /// A round of the timed work ends: what there is no room for any more is shared.
+  SPANALLOC_COLD void pass_round(auto& thread) {
+    used_up_.lose_room();
+    if (thread.pages->arena.is_short()) used_up_.lose_all_room();
+    while (used_up_.is_beyond_room()) share_used_up(thread, used_up_.oldest());
+  }
 
   /// The class needs another span.
   void note_search(ClassId c) {
@@ -96,7 +102,7 @@ class OwnedSpans {
     const unsigned place = used_up_.any_ready(c);
     if (place == UsedUp::kNoPlace) return false;
     const SpanRef span = thread.pages->span(used_up_.span(place));
-    return take_used_up(thread, c, place, span, is_nearly_full(span, Classes::info(c)));
+    return take_used_up(thread, c, place, span, is_nearly_full(span, c, Classes::info(c)));
   }
   /// Makes a used-up span of the class current if other threads have freed enough of it.
   SPANALLOC_INLINE bool take_remotely_ready(auto& thread, ClassId c) {
@@ -104,7 +110,7 @@ class OwnedSpans {
     if (place == UsedUp::kNoPlace) return false;
     const SpanRef span = thread.pages->span(used_up_.span(place));
     const ClassInfo& info = Classes::info(c);
-    const bool nearly_full = is_nearly_full(span, info);
+    const bool nearly_full = is_nearly_full(span, c, info);
     return span->free_list().is_empty() && Blocks::take_remotes(thread, span, info.enough_free) &&
            take_used_up(thread, c, place, span, nearly_full);
   }
@@ -182,6 +188,7 @@ class OwnedSpans {
       abandon(span);
     });
     for (std::uint64_t& classes : classes_) classes = 0;
+    used_up_.lose_all_room();
     delay_.forget();
   }
 
@@ -238,8 +245,9 @@ class OwnedSpans {
     share(thread, span, free_blocks, [] {});
   }
 
-  // Whether half or more of a used-up span's blocks are out.
-  SPANALLOC_INLINE static bool is_nearly_full(SpanRef span, const ClassInfo& info) {
+  // Whether half or more of a used-up span's blocks are out; only magazines ask.
+  SPANALLOC_INLINE static bool is_nearly_full(SpanRef span, ClassId c, const ClassInfo& info) {
+    if (c < Magazines<Config>::kFirst) return false;
     if (span->uncollected() * 2 > info.blocks) return false;  // mostly that much
     return (span->load_word().outstanding() - span->uncollected()) * 2 >= info.blocks;
   }
@@ -265,11 +273,12 @@ class OwnedSpans {
     if (const SpanRef span = thread.current_span(c)) maps.hide(*thread.map, span, *span.record);
     if (next) maps.show(*thread.map, next, *next.record);
   }
-  // At a limit others may need what is free in the spans.
+  // Where memory is short others may need what is free in the spans.
   SPANALLOC_COLD void make_room(auto& thread, ClassId c) {
     const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
-    const bool at_limit = thread.pages->arena.is_at_limit();
-    used_up_.make_room(c, at_limit ? 0 : Config::kAllMoreUsedUpBytes / threads);
+    const bool may_have = thread.pages->may_open_magazines && !thread.pages->arena.is_short();
+    used_up_.make_room(c, may_have ? Config::kAllMoreUsedUpBytes / threads : 0,
+                       thread.cache->searches);
   }
   // From here on the owner's frees into the span are counted: the one that makes it ready is an
   // event.
@@ -313,20 +322,21 @@ class OwnedSpans {
   }
 
   // An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since
-  // it was last shared or used up, its thread may be giving it up: it looks again when three
-  // quarters are free, and then shares the span. (Otherwise the count goes on below 0;
-  // uncollected() is right modulo 2^32.)
+  // it was last shared or used up, or is one of many, its thread may be giving it up: it looks
+  // again when three quarters are free, and then shares the span. (Otherwise the count goes on
+  // below 0; uncollected() is right modulo 2^32.)
   [[gnu::noinline]] void look_at_used_up(auto& thread, SpanRef span, unsigned place) {
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
-    if (!span->has_grown()) return used_up_.mark_ready(place);
+    const bool many = used_up_.has_more_room();
+    if (!span->has_grown() && !many) return used_up_.mark_ready(place);
     if (span->uncollected() == info.enough_free) {
       span->expect_more_frees(info.blocks * 5 / 8);
       return used_up_.mark_ready(place);
     }
-    if (delay_.stays(c)) return;
+    if (!many && delay_.stays(c)) return;
     const auto inside = thread.enter();
-    delay_.gave_up(c, os::now_ms());
+    if (!many) delay_.gave_up(c, os::now_ms());
     share_used_up(thread, place);
   }
 

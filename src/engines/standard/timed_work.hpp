@@ -18,7 +18,9 @@ class TimedWork {
   /// With each 16th miss of malloc the thread looks at some of its current spans.
   void count_miss(auto& thread, ClassId busy) {
     if (SPANALLOC_UNLIKELY(++misses_ % Config::kMissesPerLook == 0)) {
-      thread.cache->owned.share_unused(thread, os::now_ms(), busy);
+      const std::uint64_t now = os::now_ms();
+      thread.cache->owned.share_unused(thread, now, busy);
+      pass_round_if_due(thread, now);
     }
   }
   /// True: run it soon again, because there is more to do, or the thread does it seldom.
@@ -31,15 +33,7 @@ class TimedWork {
     thread.collect_delayed();
     thread.collect_uncounted_if_due();
     thread.cache->owned.share_unused(thread, now, busy);
-    if (now - round_ms_ >= Config::kRoundOfCurrentMs) {
-      round_ms_ = now;
-      if (thread.pages->arena.is_short()) {
-        thread.cache->magazines.end(thread);
-      } else {
-        thread.cache->magazines.give_back_unused(thread);
-      }
-      thread.cache->owned.pass_round();
-    }
+    pass_round_if_due(thread, now);
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;
     last_ms_ = now;
     return has_more || seldom;
@@ -48,10 +42,22 @@ class TimedWork {
  private:
   static constexpr std::uint32_t kEvents = 64;
 
+  // Gives back what is for programs that replace at random, and this one has not needed of late.
+  SPANALLOC_INLINE void pass_round_if_due(auto& thread, std::uint64_t now) {
+    if (SPANALLOC_LIKELY(now - round_ms_ < Config::kRoundOfCurrentMs)) return;
+    round_ms_ = now;
+    if (thread.pages->arena.is_short()) {
+      thread.cache->magazines.end(thread);
+    } else {
+      thread.cache->magazines.give_back_unused(thread);
+    }
+    thread.cache->owned.pass_round(thread);
+  }
+
   std::uint32_t events_ = 0;
   std::uint32_t misses_ = 0;
   std::uint64_t last_ms_ = 0;
-  std::uint64_t round_ms_ = 0;  // when the last round of these began
+  std::uint64_t round_ms_ = 0;  // when the last round began
 };
 
 }  // namespace spanalloc::standard

@@ -52,22 +52,28 @@ class UsedUpSpans {
   static bool fits_at_all(ClassId c) { return slices(c) <= kSlices; }
   bool fits(ClassId c) const { return slices_ + slices(c) <= kSlices + more_; }
   std::size_t room() const { return (kSlices + more_) << Config::kSliceBits; }
-  /// A search has found a span of the class of which half or more is out. From the ninth in a round
-  /// on there is room for it, beside what was there, but not for more than `at_most` bytes beyond
-  /// what there always is.
-  SPANALLOC_COLD void make_room(ClassId c, std::size_t at_most) {
-    const std::size_t most = min_of(at_most, Config::kMoreUsedUpBytes) >> Config::kSliceBits;
-    if (nearly_full_ < Config::kRefillsToKeep) {
+  bool has_more_room() const { return more_ != 0; }
+  bool is_beyond_room() const { return slices_ > kSlices + more_; }
+  /// Search number `search` of the thread has found a span of the class of which half or more is
+  /// out. From the ninth of these on, if half of the searches find such ones, there is room for it
+  /// beside what was there, but not for more than `at_most` bytes beyond what there always is.
+  SPANALLOC_COLD void make_room(ClassId c, std::size_t at_most, std::uint32_t search) {
+    if (nearly_full_ == 0 || search - first_search_ > 2 * Config::kRefillsToKeep) {
+      nearly_full_ = 1;
+      first_search_ = search;
+    } else if (nearly_full_ < Config::kRefillsToKeep) {
       ++nearly_full_;
     } else {
+      const std::size_t most = min_of(at_most, Config::kMoreUsedUpBytes) >> Config::kSliceBits;
       more_ = min_of(more_ + slices(c), most);
     }
   }
   /// A round ends: of the room that it has made an eighth goes. A program that needs it makes it
   /// anew.
-  void lose_room() {
+  void lose_room() { more_ -= (more_ + 7) / 8; }
+  void lose_all_room() {
+    more_ = 0;
     nearly_full_ = 0;
-    more_ -= (more_ + 7) / 8;
   }
   void join(SpanRef span, ClassId c) {
     const unsigned i = next_in(~used_ & kAll);
@@ -106,8 +112,8 @@ class UsedUpSpans {
   void forget() {
     for (Atomic<SpanNumber>& span : spans_) span.store_relaxed(SpanNumber::kNone);
     for (std::uint64_t& places : of_class_) places = 0;
-    used_ = ready_ = slices_ = more_ = 0;
-    nearly_full_ = 0;
+    used_ = ready_ = slices_ = 0;
+    lose_all_room();
   }
 
  private:
@@ -132,7 +138,8 @@ class UsedUpSpans {
   std::size_t slices_ = 0;
   std::size_t more_ = 0;  // slices for which there is room, beyond kSlices
   unsigned next_ = 0;
-  std::uint8_t nearly_full_ = 0;  // so many of these spans in this round, 8 at most
+  std::uint8_t nearly_full_ = 0;  // spans that were so since first_search_
+  std::uint32_t first_search_ = 0;
   Atomic<SpanNumber> spans_[kPlaces];
   std::uint8_t classes_[kPlaces] = {};
 };

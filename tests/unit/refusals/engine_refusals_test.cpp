@@ -137,11 +137,13 @@ class RefusalReplacement {
   explicit RefusalReplacement(kernel::Books& books) : user_(books, 1, true) {}
 
   void run() {
-    replace(2500);
+    replace(20000);
     kernel::disarm();
     for (auto& block : blocks_) user_.ask_again(block);
-    replace(2500);
-    if (!Api::Engine::thread_cache.cache->magazines.are_open()) user_.fail("there is no magazine");
+    replace(20000);
+    const auto& cache = *Api::Engine::thread_cache.cache;
+    if (!cache.magazines.are_open()) user_.fail("there is no magazine");
+    if (!cache.owned.used_up().has_more_room()) user_.fail("there is no more room for spans");
     user_.take_most();
     for (auto& block : blocks_) user_.give(block);
     Api::trim();
@@ -153,8 +155,8 @@ class RefusalReplacement {
     for (unsigned i = 0; i < times; ++i) {
       auto& block = blocks_[random.next() % kBlocks];
       user_.give(block);
-      user_.take(block, 2000);
-      if (i % 500 == 499) {
+      user_.take(block, (&block - blocks_) % 3 == 0 ? 2000 : 500);
+      if (i % 4000 == 3999) {
         ++user_.step;
         kernel::advance_clock(30);
         user_.take(large_, 3 * RefusalUser<Api>::kMiB);  // kept blocks are given back for it
@@ -163,7 +165,7 @@ class RefusalReplacement {
     }
   }
 
-  static constexpr unsigned kBlocks = 700;
+  static constexpr unsigned kBlocks = 3000;
   RefusalUser<Api> user_;
   typename RefusalUser<Api>::Block blocks_[kBlocks];
   typename RefusalUser<Api>::Block large_;

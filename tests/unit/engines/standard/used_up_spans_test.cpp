@@ -70,60 +70,93 @@ TEST_F(StandardUsedUpSpans, AreABoundedNumberOfBytes) {
 
 TEST_F(StandardUsedUpSpans, HaveMoreRoomAfterSeveralNearlyFullOnes) {
   constexpr std::size_t kLeast = Standard::kUsedUpBytes;
-  for (unsigned i = 0; i < Standard::kRefillsToKeep; ++i) used_up_.make_room(kOneSlice, SIZE_MAX);
+  std::uint32_t search = 5;
+  const auto make_room = [&](ClassId c, std::size_t at_most = SIZE_MAX) {
+    used_up_.make_room(c, at_most, search++);
+  };
+  for (unsigned i = 0; i < Standard::kRefillsToKeep; ++i) make_room(kOneSlice);
   EXPECT_EQ(used_up_.room(), kLeast);
-  used_up_.make_room(kOneSlice, SIZE_MAX);
+  make_room(kOneSlice);
   EXPECT_EQ(used_up_.room(), kLeast + 64 * kKiB);
-  used_up_.make_room(kFourSlices, SIZE_MAX);
+  make_room(kFourSlices);
   EXPECT_EQ(used_up_.room(), kLeast + 320 * kKiB);
-  used_up_.make_room(kFourSlices, 128 * kKiB);
+  make_room(kFourSlices, 128 * kKiB);
   EXPECT_EQ(used_up_.room(), kLeast + 128 * kKiB) << "there are more threads by now";
-  for (unsigned i = 0; i < 100; ++i) used_up_.make_room(kOneSlice, SIZE_MAX);
+  for (unsigned i = 0; i < 200; ++i) make_room(kOneSlice);
   EXPECT_EQ(used_up_.room(), kLeast + Standard::kMoreUsedUpBytes);
   used_up_.lose_room();
   EXPECT_EQ(used_up_.room(), kLeast + 45 * 64 * kKiB) << "of 52 slices";
-  used_up_.make_room(kOneSlice, SIZE_MAX);
-  EXPECT_LT(used_up_.room(), kLeast + Standard::kMoreUsedUpBytes) << "the first of its round";
   for (unsigned i = 0; i < 30; ++i) used_up_.lose_room();
   EXPECT_EQ(used_up_.room(), kLeast);
 }
 
-// On a thread of its own, which begins as any.
+TEST_F(StandardUsedUpSpans, HaveNoMoreRoomWhereFewOfThemAreNearlyFull) {
+  std::uint32_t search = 0;
+  for (unsigned i = 0; i < 1000; ++i) used_up_.make_room(kOneSlice, SIZE_MAX, search += 3);
+  EXPECT_EQ(used_up_.room(), Standard::kUsedUpBytes);
+}
+
+using Engine = StandardEngine;
+
+const UsedUp& used_up_of_thread() {
+  return Engine::thread_cache.cache->owned.used_up();
+}
+std::size_t bytes_of(const UsedUp& used_up) {
+  std::size_t bytes = 0;
+  used_up.for_each([&](unsigned i) {
+    bytes += SizeClasses<Standard>::info(used_up.class_of(i)).slices * 64 * kKiB;
+  });
+  return bytes;
+}
+
+// 2 MiB of blocks, of which one after the other is replaced; then f(), and all are freed.
 template <class F>
-void replacing_at_random(std::size_t size, F&& f) {
-  test::on_another_thread([&] {
-    test::Random random(7);
-    std::vector<void*> blocks(2 * kMiB / size);
-    for (void*& p : blocks) p = StandardEngine::allocate(size);
-    for (int i = 0; i < 30000; ++i) {
-      void*& p = blocks[random.below(blocks.size())];
-      StandardEngine::deallocate(p);
-      p = StandardEngine::allocate(size);
-    }
-    f(StandardEngine::thread_cache.cache->owned.used_up());
-    for (void* p : blocks) StandardEngine::deallocate(p);
-    // Batches, for some time: each goes on with spans that are free as a whole.
-    for (int round = 0; round < 60; ++round) {
-      test::advance_clock(250);
-      for (void*& p : blocks) p = StandardEngine::allocate(size);
-      for (void* p : blocks) StandardEngine::deallocate(p);
-    }
-    EXPECT_EQ(StandardEngine::thread_cache.cache->owned.used_up().room(), Standard::kUsedUpBytes);
+void replace_at_random(std::size_t size, F&& f) {
+  test::Random random(7);
+  std::vector<void*> blocks(2 * kMiB / size);
+  for (void*& p : blocks) p = Engine::allocate(size);
+  for (int i = 0; i < 30000; ++i) {
+    void*& p = blocks[random.below(blocks.size())];
+    Engine::deallocate(p);
+    p = Engine::allocate(size);
+  }
+  f();
+  for (void* p : blocks) Engine::deallocate(p);
+}
+
+TEST(StandardUsedUpSpansOfAThread, AreMoreWhereItReplacesSmallBlocksAtRandom) {
+  for (const std::size_t size : {100, 500, 1000, 1152}) {
+    test::on_another_thread([&] {
+      replace_at_random(size, [&] {
+        EXPECT_GT(used_up_of_thread().room(), 3 * kMiB / 2) << size;
+        EXPECT_GT(bytes_of(used_up_of_thread()), 3 * kMiB / 2) << size;
+      });
+      EXPECT_LE(bytes_of(used_up_of_thread()), Standard::kUsedUpBytes) << "empty ones are shared";
+    });
+    test::on_another_thread([&] {
+      Engine::deallocate(Engine::allocate(size));
+      EXPECT_EQ(used_up_of_thread().room(), Standard::kUsedUpBytes) << "in the same record";
+    });
+  }
+  test::on_another_thread([] {
+    replace_at_random(3000, [] {
+      EXPECT_EQ(used_up_of_thread().room(), Standard::kUsedUpBytes) << "magazines serve such";
+    });
   });
 }
 
-TEST(StandardUsedUpSpansOfAThread, StayWhereItReplacesSmallBlocksAtRandom) {
-  for (const std::size_t size : {100, 500, 1000, 1152}) {
-    replacing_at_random(size, [&](const UsedUp& used_up) {
-      EXPECT_GT(used_up.room(), 3 * kMiB / 2) << size;
-      std::size_t bytes = 0;
-      used_up.for_each(
-          [&](unsigned i) { bytes += SizeClasses<Standard>::info(used_up.class_of(i)).real_span; });
-      EXPECT_GT(bytes, 3 * kMiB / 2) << size;
+TEST(StandardUsedUpSpansOfAThread, AreSharedByAndByWhenTheyAreNotNeededAnyMore) {
+  test::on_another_thread([] {
+    replace_at_random(500, [] {
+      const std::size_t before = bytes_of(used_up_of_thread());
+      for (int round = 0; round < 60; ++round) {
+        test::advance_clock(250);
+        for (int i = 0; i < 200; ++i) Engine::deallocate(Engine::allocate(40000));
+        EXPECT_LE(bytes_of(used_up_of_thread()), used_up_of_thread().room());
+      }
+      EXPECT_EQ(used_up_of_thread().room(), Standard::kUsedUpBytes);
+      EXPECT_LT(bytes_of(used_up_of_thread()), before);
     });
-  }
-  replacing_at_random(3000, [](const UsedUp& used_up) {
-    EXPECT_EQ(used_up.room(), Standard::kUsedUpBytes) << "magazines serve such blocks";
   });
 }
 
