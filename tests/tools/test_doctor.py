@@ -314,6 +314,34 @@ class DoctorTest(unittest.TestCase):
         found, _ = self.findings(str(gone.pid))
         self.assertTrue(any("the file is not there" in each["why"] for each in found["preload"]), found["preload"])
 
+    # 20,000 blocks of 1,000 bytes, of which one in `argv[1]` stays.
+    FREES = """
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        static char* blocks[20000];
+        int main(int argc, char** argv) {
+          for (int i = 0; i < 20000; ++i) memset(blocks[i] = malloc(1000), i, 1000);
+          for (int i = 0; i < 20000; ++i) {
+            if (i % atoi(argv[1]) != 0) free(blocks[i]);
+          }
+          puts("here");
+          fflush(stdout);
+          getchar();
+          return argc == 9;
+        }
+        """
+
+    def test_classes_that_are_half_empty(self):
+        path = self.compiled(self.FREES)
+        for one_in, severity in (("10", COSTS), ("1", FINE)):
+            found, _ = self.findings(str(self.running(COMMAND, "run", "--", path, one_in).pid))
+            classes, = found["classes"]
+            self.assertEqual(classes["severity"], severity, classes)
+            self.assertEqual("1024 bytes (2," in classes["seen"], severity == COSTS, classes)
+        found, _ = self.findings(str(self.running(COMMAND, "run", "--config", "scalloc", "--", path, "10").pid))
+        self.assertNotIn("classes", found)
+
     def test_no_such_process(self):
         run = self.doctor("999999999")
         self.assertEqual((run.returncode, run.stdout), (125, ""))

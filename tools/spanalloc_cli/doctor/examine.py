@@ -2,7 +2,7 @@
 
 import os
 
-from spanalloc_cli.doctor import bounds, environment, machine, preload, program
+from spanalloc_cli.doctor import bounds, classes, environment, machine, preload, program
 from spanalloc_cli.doctor.findings import FINE, KNOW, Finding, ordered, some
 from spanalloc_cli.doctor.process import Process
 
@@ -66,6 +66,8 @@ def _of_process(files, process, ran_by_us):
     configs = [preload.engine_of(path) for path in process.ours()]
     found = [*program.process_findings(process, ran_by_us),
              *bounds.look(files, process.number, process.environment, configs)]
+    if configs and not files.root:  # (made-up files have no process behind them)
+        found += classes.findings(process.number)
     # How many mappings the process has tells more than how many one may have.
     counted = any(finding.topic == "map-count" for finding in found)
     found += (finding for finding in machine.look(files, process.environment)

@@ -9,8 +9,8 @@ HEADINGS = {COSTS: "Costs you something", KNOW: "Worth knowing", FINE: "Fine"}
 # Names of topics stay what they are: scripts look for them in --json. spanalloc(1) lists them.
 TOPICS = (
     "program", "process", "malloc", "preload", "preload-file", "options", "malloc-variables", "unreadable",
-    "limits", "cgroup", "cpus", "map-count", "thp", "thp-defrag", "overcommit", "resident", "page-tables", "swapped",
-    "locked", "threads", "idle", "seccomp", "memory", "pressure", "swap", "hugetlb", "numa", "kernel",
+    "limits", "cgroup", "cpus", "map-count", "thp", "thp-defrag", "overcommit", "resident", "classes", "page-tables",
+    "swapped", "locked", "threads", "idle", "seccomp", "memory", "pressure", "swap", "hugetlb", "numa", "kernel",
 )
 
 
