@@ -254,9 +254,9 @@ class Heap {
   }
   void double_shards(unsigned mask) {
     if (mask + 1 >= min_of(os::cpu_count(), HeapsConfig::kMostShards)) return;
-    // Relaxed: a shard of the new places is made by who first wants it. Who loses the race has
-    // more.
-    (void)mask_.compare_exchange_weak_relaxed(mask, 2 * mask + 1);
+    // (No order is needed: a shard of the new places is made by who first wants it. Who loses the
+    // race has more.)
+    (void)mask_.compare_exchange_strong_acq_rel(mask, 2 * mask + 1);
   }
   // The first one if there is no memory for another.
   SPANALLOC_COLD Shard* make_shard(unsigned place) {

@@ -411,9 +411,12 @@ TEST(Heaps, ShardsEndWithTheHeap) {
   Heap& heap = *Heap::named(reinterpret_cast<std::uint64_t>(name));
   if (os::cpu_count() == 1) GTEST_SKIP() << "one CPU has one shard";
   (void)sp_heap_malloc(name, 40);
-  // One thread keeps the lock until so many others have found it taken that there may be more.
+  // One thread keeps the lock until each of so many others has found it taken once.
   test::in_threads(1 + HeapsConfig::kTakenToGrow, [&](unsigned n) {
-    if (n != 0) return (void)sp_heap_malloc(name, 40);
+    if (n != 0) {
+      while (heap.shards() == 1) (void)sp_heap_malloc(name, 40);
+      return;
+    }
     heap.visit([&](void*, std::size_t) {
       while (heap.shards() == 1) std::this_thread::yield();
     });
