@@ -197,7 +197,7 @@ int main(int argc, char** argv) {
       for (std::uint64_t i = 0; i < blocks; ++i) {
         Block& block = held[i];
         block = {static_cast<char*>(kind.allocate(heap, sizes[i])), sizes[i]};
-        workload::check(block.p != nullptr, "heaps: no block");
+        workload::check(block.p != nullptr, "heaps: malloc or its like returned null");
         mark(block, word ^ i);
         // The block before, while this one stands, as temporary ones of a program.
         if (i != 0 && i * 37 % 100 < freed) {
