@@ -79,6 +79,7 @@ struct StatisticsFile {
   char line[sizeof kCannot + 201];
   const std::size_t length = min_of(strlen(statistics_place), std::size_t{200});
   memcpy(line, kCannot, sizeof kCannot - 1);
+  // NOLINTNEXTLINE(bugprone-not-null-terminated-result): it ends with a new line
   memcpy(line + sizeof kCannot - 1, statistics_place, length);
   line[sizeof kCannot - 1 + length] = '\n';
   os::write_text(2, line, sizeof kCannot + length);

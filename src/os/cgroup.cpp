@@ -56,7 +56,7 @@ class File {
   long fd_;
   std::size_t at_ = 0;
   std::size_t end_ = 0;
-  char buffer_[512];
+  char buffer_[512] = {};
 };
 
 class Path {
@@ -146,14 +146,14 @@ class Group {
   }
   /// As a number; kNone: none.
   SPANALLOC_COLD std::uint64_t number(const char* name) {
-    char text[64];
+    char text[64] = {};
     return read(name, text) ? number_at(text) : kNone;
   }
   /// What stands behind a word in the group's file; 0: it does not.
   SPANALLOC_COLD std::uint64_t number_behind(const char* name, const char* word) {
     File file(path_of(name));
     const std::size_t length = strlen(word);
-    char line[128];
+    char line[128] = {};
     while (file.is_open() && file.next_line(line)) {
       if (strncmp(line, word, length) == 0 && line[length] == ' ')
         return number_at(line + length + 1);
@@ -171,7 +171,7 @@ class Group {
   // As /proc/self/cgroup has it: lines of "number:controllers:path", of version 2 "0::path".
   SPANALLOC_COLD void find_place() {
     File file(file_.cut(0).add(root_).add("/proc/self/cgroup").text());
-    char line[kMostPath];
+    char line[kMostPath] = {};
     while (file.is_open() && version_ != 1 && file.next_line(line)) {
       char* const controllers = end_field(line, ':');
       char* const path = end_field(controllers, ':');
@@ -188,7 +188,7 @@ class Group {
   // told as the host sees it: then the topmost group is the one to ask.
   SPANALLOC_COLD void find_folder() {
     File file(file_.cut(0).add(root_).add("/proc/self/mountinfo").text());
-    char line[kMostPath];
+    char line[kMostPath] = {};
     while (file.is_open() && file.next_line(line)) {
       // number, parent, device, root, mount point, options..., "-", type, source, options
       char* field = line;
@@ -266,7 +266,7 @@ SPANALLOC_COLD bool read_memory_group(MemoryGroup& out, const char* root) {
   }
   do {
     std::uint64_t limit = kNone;
-    char text[64];
+    char text[64] = {};
     const char* const limits[] = {first ? "memory.limit_in_bytes" : "memory.max", "memory.high"};
     for (const char* name : limits) {
       if (!group.read(name, text)) continue;
@@ -284,7 +284,7 @@ SPANALLOC_COLD unsigned cpu_quota(const char* root) {
   if (!group.is_found()) return 0;
   std::uint64_t least = 0;
   do {
-    char text[64];
+    char text[64] = {};
     std::uint64_t quota = kNone;
     std::uint64_t period = kNone;
     if (group.is_version_1()) {

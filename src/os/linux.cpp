@@ -242,7 +242,7 @@ void prefer_huge_pages(void* address, std::size_t bytes) {
 }
 
 std::size_t resident_pages(void* address, std::size_t bytes) {
-  unsigned char told[512];
+  unsigned char told[512] = {};
   std::size_t resident = 0;
   for (std::size_t at = 0; at < bytes;) {
     const std::size_t part = min_of(bytes - at, sizeof told * page_size());
