@@ -14,6 +14,11 @@ struct MemoryReturnTestAccess {
   static Atomic<std::uint64_t>& next_purge(MemoryReturn<Config>& memory_return) {
     return memory_return.next_purge_;
   }
+  /// Of the limits that were wanted, the one that the heap goes by.
+  template <class Config>
+  static Atomic<std::size_t>& adopted_limit(MemoryReturn<Config>& memory_return) {
+    return memory_return.adopted_limit_;
+  }
   /// Where the control group's files are.
   template <class Config>
   static const char*& group_root(MemoryReturn<Config>& memory_return) {

@@ -209,7 +209,10 @@ class Heap {
         (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
     auto& bound = pages_.memory_return;
     if (done && slices > old) bound.note_taken(first + old.count, {slices.count - old.count});
-    if (done && slices < old) bound.dirty_bound.given(old.count - slices.count, false);
+    if (done && slices < old) {
+      bound.dirty_bound.given(old.count - slices.count, false);
+      bound.purge_if_near({old.count - slices.count});
+    }
     return done;
   }
   /// Moves the block of a span of one block, of `old` slices, out of the arena, by moving its

@@ -111,6 +111,10 @@ class MemoryReturn {
   SPANALLOC_COLD void enter_child() {
     background_.store_relaxed(0);
     callback.enter_child();
+    // A thread that has vanished may have noted what is wanted, or that memory is near, and have
+    // gone no further: the next look adopts the limit anew.
+    adopted_limit_.store_relaxed(~wanted_limit_.load_relaxed());
+    pages_.arena.shortage().set(Shortage::kSoftLimit, soft_limit.is_near());
   }
 
   // --- On request --------------------------------------------------------------------------------

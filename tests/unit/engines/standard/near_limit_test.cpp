@@ -143,6 +143,37 @@ TEST(StandardNearLimit, NothingIsKeptNearIt) {
   });
 }
 
+TEST(StandardNearLimit, WhatABlockLosesInItsPlaceGoesBack) {
+  in_fresh_process([] {
+    E::set_soft_limit(kLimit);
+    char* const most = static_cast<char*>(touched(57 * kMiB));
+    EXPECT_TRUE(is_near());
+    const std::size_t before = resident_bytes();
+    ASSERT_EQ(E::resize(most, 50 * kMiB).block, most);
+    EXPECT_LE(resident_bytes(), before - 7 * kMiB + kStep);
+    E::deallocate(most);
+  });
+}
+
+// A thread that has vanished had noted what is wanted, and not set the limit yet.
+TEST(StandardNearLimit, AChildAdoptsALimitThatItsParentWasAdopting) {
+  in_fresh_process([] {
+    E::deallocate(E::allocate(1));
+    memory_return().want_soft_limit(kLimit);
+    standard::MemoryReturnTestAccess::adopted_limit(memory_return()).store_relaxed(kLimit);
+    const pid_t child = fork();
+    if (child == 0) {
+      (void)touched(40 * kMiB);
+      const bool is_far = !is_near();
+      (void)touched(17 * kMiB);
+      _exit(is_far && is_near() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  });
+}
+
 TEST(StandardNearLimit, NothingIsRefusedBeyondIt) {
   in_fresh_process([] {
     E::set_soft_limit(kMiB);
