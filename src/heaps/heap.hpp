@@ -295,13 +295,37 @@ class Heap {
       got = other.allocate(bytes);
       other.unlock();
     });
-    return got;
+    if (got.p != nullptr || !give_unused()) return got;
+    const Inside inside;
+    return shard.grow_and_allocate(bytes);
   }
   SPANALLOC_COLD Allocated allocate_large(std::size_t n, std::size_t alignment) {
-    const Inside inside;
     Shard* const shard = lock_any();
     shard->unlock();
+    {
+      const Inside inside;
+      if (const Allocated got = shard->allocate_large(n, alignment); got.p != nullptr) return got;
+    }
+    if (!give_unused()) return {};
+    const Inside inside;
     return shard->allocate_large(n, alignment);
+  }
+  // Gives back the runs that shards keep. True: there were any.
+  SPANALLOC_COLD bool give_unused() {
+    if (os::in_kernel_call()) return false;
+    bool any = false;
+    for_each_shard([&](Shard& shard) {
+      for (Slice run = 1; run != 0;) {
+        const Inside inside;
+        shard.lock();
+        run = shard.detach_unused();
+        shard.unlock();
+        if (run == 0) break;
+        core_.give_detached(run);
+        any = true;
+      }
+    });
+    return any;
   }
   SPANALLOC_COLD static void free_large(Shard& shard, void* p, Slice run) {
     // To give memory back may be what the thread is just doing.

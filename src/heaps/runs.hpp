@@ -294,16 +294,20 @@ class Runs : thread::ForkWatch {
     arena_.recover_lock();
     if (!were_inside) return;
     arena_.recover_in_child();
-    arena_.walk([&](std::uint32_t first, std::size_t count, bool free) {
-      if (free || first + count > known_end_.load_relaxed()) return;
-      Run& run = table_[first];
-      // (Taken, and not yet recorded: then the record may be anybody's.)
-      if (run.first.load_relaxed() == first && run.owner.load_relaxed() != 0 &&
-          !is_being_destroyed(run.heap.load_relaxed()))
-        return;
-      run.owner.store_relaxed(0);
-      arena_.give(first);
-    });
+    // Homes last: they tell whether their heaps are being destroyed, and at a memory limit what is
+    // given back can be read no more.
+    for (const bool homes : {false, true}) {
+      arena_.walk([&](std::uint32_t first, std::size_t count, bool free) {
+        if (free || first + count > known_end_.load_relaxed()) return;
+        Run& run = table_[first];
+        // (Taken, and not yet recorded: then the record may be anybody's.)
+        const bool is_owned = run.first.load_relaxed() == first && run.owner.load_relaxed() != 0;
+        const Slice heap = run.heap.load_relaxed();
+        if (is_owned && ((heap == first) != homes || !is_being_destroyed(heap))) return;
+        run.owner.store_relaxed(0);
+        arena_.give(first);
+      });
+    }
   }
 
   Arena arena_;

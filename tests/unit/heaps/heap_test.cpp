@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <spanalloc/spanalloc.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,12 +15,19 @@
 #include <thread>
 #include <vector>
 
+#include "child.hpp"
 #include "heaps/heap.hpp"
 #include "random.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::heaps {
+
+struct RunsTestAccess {
+  static Runs::Arena& arena() { return runs.arena_; }
+  static Atomic<std::uint32_t>& inside() { return runs.inside_; }
+};
+
 namespace {
 
 constexpr std::size_t kPiece = HeapsConfig::kSlice;
@@ -313,6 +322,26 @@ TEST(Heaps, KeepToTheirLimit) {
   EXPECT_EQ(blocks.size(), count);
 }
 
+// What shards keep for their next blocks is no loss to other requests.
+TEST(Heaps, WithoutABlockServeOneOfNearlyTheirLimit) {
+  for (const std::size_t pieces : {2, 3, 6, 10, 40, 400}) {
+    const OwnHeap heap(pieces * kPiece);
+    std::vector<void*> blocks;
+    while (void* const p = sp_heap_malloc(heap, 1000)) blocks.push_back(p);
+    for (void* const p : blocks) sp_heap_free(heap, p);
+    // (A shared block has a header, and so has the end of its run.)
+    void* const large = sp_heap_malloc(heap, (pieces - 1) * kPiece - 64);
+    EXPECT_NE(large, nullptr) << pieces;
+    sp_heap_free(heap, large);
+    EXPECT_LE(heap.statistics().taken_bytes, pieces * kPiece);
+    const std::size_t before = blocks.size();
+    blocks.clear();
+    while (void* const p = sp_heap_malloc(heap, 1000)) blocks.push_back(p);
+    EXPECT_GE(blocks.size(), before - before / 16) << pieces;
+    EXPECT_EQ(visited(heap).size(), blocks.size());
+  }
+}
+
 TEST(Heaps, OfOnePieceServeUpToIt) {
   const OwnHeap heap(kPiece);
   std::size_t bytes = 0;
@@ -427,6 +456,32 @@ TEST(Heaps, ShardsEndWithTheHeap) {
   sp_heap_stats(name, &left, sizeof left);
   EXPECT_EQ(left.taken_bytes, kPiece);
   sp_heap_destroy(name);
+}
+
+// A thread that has vanished was destroying a heap, at a memory limit: what the child gives back of
+// it is decommitted at once, and its home is read until the end.
+TEST(Heaps, AChildDestroysAHeapThatItsParentHadBegunToAtAMemoryLimit) {
+  test::in_fresh_process([] {
+    const OwnHeap other;
+    sp_heap* const name = sp_heap_create(nullptr, 0);
+    Heap& heap = *Heap::named(reinterpret_cast<std::uint64_t>(name));
+    for (int i = 0; i < 200; ++i) std::memset(sp_heap_malloc(name, 300 * kKiB), 1, 300 * kKiB);
+    auto* const kept = static_cast<char*>(sp_heap_malloc(other, 300 * kKiB));
+    RunsTestAccess::arena().shortage().set(Shortage::kHardLimit, true);
+    reinterpret_cast<Atomic<std::uint64_t>&>(heap).store_relaxed(0);  // as destroy() begins
+    RunsTestAccess::inside().store_relaxed(1);                        // as a thread that vanishes
+    const std::size_t held = RunsTestAccess::arena().held();
+    const pid_t child = fork();
+    if (child == 0) {
+      kept[0] = 1;
+      const bool given_back = RunsTestAccess::arena().held() <= held - 200 * 5;
+      _exit(given_back && sp_heap_malloc(other, 100) != nullptr ? 0 : 1);
+    }
+    RunsTestAccess::inside().store_relaxed(0);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  });
 }
 
 // --- Misuse --------------------------------------------------------------------------------------
