@@ -8,32 +8,9 @@ limit=$(($1 * 1024 * 1024))
 limit_mib=$1
 program=$2
 shift 2
-name=spanalloc-test-$$
-
-skip() { echo "SKIPPED: $*"; exit 77; }
-if [ -w /sys/fs/cgroup/memory/cgroup.procs ]; then
-  group=/sys/fs/cgroup/memory/$name
-  file=memory.limit_in_bytes
-elif [ -w /sys/fs/cgroup/cgroup.subtree_control ]; then
-  group=/sys/fs/cgroup/$name
-  file=memory.max
-else
-  skip "no writable memory cgroup"
-fi
-mkdir "$group" 2>/dev/null || skip "cannot create $group"
-# A killed process leaves its group a moment after it was waited for.
-# shellcheck disable=SC2317 # the trap calls it
-cleanup() {
-  tries=600
-  while ! rmdir "$group" 2>/dev/null && [ $((tries -= 1)) -gt 0 ]; do sleep 0.1; done
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-[ -e "$group/$file" ] || skip "$group has no memory controller"
-echo "$limit" 2>/dev/null >"$group/$file" || skip "cannot set $group/$file"
-# Where there is swap the program would only become slow.
-[ -e "$group/memory.swap.max" ] && echo 0 2>/dev/null >"$group/memory.swap.max"
-[ -e "$group/memory.swappiness" ] && echo 0 2>/dev/null >"$group/memory.swappiness"
+# shellcheck source=tests/integration/support/memory_cgroup.sh
+. "${0%/*}/support/memory_cgroup.sh"
+make_group "$limit"
 
 # run LIBRARY [SOFT_LIMIT]: the shell moves itself, then becomes the program. Its status: 137 is "killed".
 run() {

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import termios
 import unittest
+import unittest.mock
 
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
@@ -409,9 +411,13 @@ class TerminalTest(Looking):
             self.assertEqual(self.finish(shown)[0], 0)
 
     def test_a_programs_output_comes_after_the_table(self):
-        shown = self.start("--interval", "0.1", "--", "sh", "-c",
-                           "echo from the program; test ! -t 0; echo $?; exec sleep 0.5")
-        code, text, errors = self.finish(shown)
+        with tempfile.TemporaryDirectory() as folder:
+            go_on = pathlib.Path(folder, "go_on")
+            shown = self.start("--interval", "0.1", "--", "sh", "-c",
+                               f"echo from the program; test ! -t 0; echo $?; until test -e {go_on}; do sleep 0.1; done")
+            self.read_until(shown, "fullness")
+            go_on.touch()
+            code, text, errors = self.finish(shown)
         self.assertEqual(code, 0)
         self.assertIn("\x1b[?1049l", text)
         self.assertRegex(text.rpartition("\x1b[?1049l")[2], r"from the program\r?\n0\r?\n")
@@ -494,6 +500,19 @@ class ForgedTest(unittest.TestCase):
         for data in (b"", b"x" * 72, b"\0" * 400, record(magic=b"other")):
             with self.assertRaises(inspection.BadRecord):
                 inspection.Inspection(data)
+
+    def test_a_bad_record_beside_a_good_one(self):
+        maps = [symbol.Mapping(0x1000, 0x2000, "r--p", 0, "/lib/a"), symbol.Mapping(0x3000, 0x4000, "r--p", 0, "/lib/b")]
+        words = Words()
+        words.put(0x1000, record(version=7))
+        words.put(0x3000, record())
+        self.places(words, arena_base=0x7000, arena_limit=5)
+        with unittest.mock.patch.object(symbol, "find_all", lambda *_: [(0x1000, "/lib/a"), (0x3000, "/lib/b")]):
+            self.assertEqual(inspection.find(words, maps, None).path, "/lib/b")
+            # Then it may be that one that the process uses.
+            self.places(words)
+            with self.assertRaisesRegex(inspection.BadRecord, "version 7"):
+                inspection.find(words, maps, None)
 
     def test_a_record_that_is_cut_off(self):
         with self.assertRaises(inspection.BadRecord):

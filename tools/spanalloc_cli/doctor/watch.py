@@ -1,16 +1,14 @@
 """Runs a program and looks at it, and at what it starts, until it ends."""
 
-import signal
 import subprocess
 import time
 
+from spanalloc_cli import signals
 from spanalloc_cli.doctor.files import kib
 from spanalloc_cli.doctor.process import Process
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.001, 0.05
 _GROWN = 1.1  # a process is looked at again once it has so many times the memory
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_LEFT_TO_THE_PROGRAM = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends them to both
 
 
 class Watched:
@@ -73,30 +71,15 @@ def watch(files, command, environment, look_at, output=None):
     """Runs the command to its end, with `output` as its standard output. `look_at`: is given a Process that has more in
     memory than those before, while it runs, and makes of it what is wanted at the end. OSError where the command cannot
     be run."""
-    program, early = None, []
-
-    def pass_on(number, _):
-        if program is None:
-            early.append(number)
-        else:
-            program.send_signal(number)
-
-    # The handlers go with exec; Python's own choices are not the program's (restore_signals).
-    before = {each: signal.signal(each, pass_on) for each in _PASSED_ON}
-    before.update((each, signal.signal(each, lambda *_: None)) for each in _LEFT_TO_THE_PROGRAM)
-    try:
-        with subprocess.Popen(command, env=environment, stdout=output, restore_signals=True) as program:
-            for number in early:
-                program.send_signal(number)
-            look = _Watch(files, program.pid, look_at)
-            pause = _FIRST_PAUSE_S
-            while program.poll() is None:
-                look.look()
-                time.sleep(pause)
-                pause = min(pause * 1.5, _LAST_PAUSE_S)
-            result = look.watched()
-            result.exit_code = program.returncode if program.returncode >= 0 else 128 - program.returncode
-            return result
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    with signals.passed_on() as to, subprocess.Popen(
+            command, env=environment, stdout=output, restore_signals=True) as program:
+        to(program)
+        look = _Watch(files, program.pid, look_at)
+        pause = _FIRST_PAUSE_S
+        while program.poll() is None:
+            look.look()
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LAST_PAUSE_S)
+        result = look.watched()
+        result.exit_code = program.returncode if program.returncode >= 0 else 128 - program.returncode
+        return result

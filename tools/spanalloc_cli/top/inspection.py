@@ -114,9 +114,17 @@ def find(memory, maps, exe):
         if found:
             value, counts_from_start = found
             places = [(value + program.start if counts_from_start else value, program.path)]
-    read = [read_at(memory, address, path) for address, path in places]
     # A program may have several of them mapped. One is used: it has begun.
-    return max(read, key=lambda each: _reach(memory, each), default=None)
+    read, bad = [], None
+    for address, path in places:
+        try:
+            read.append(read_at(memory, address, path))
+        except BadRecord as error:
+            bad = bad or error
+    best = max(read, key=lambda each: _reach(memory, each), default=None)
+    if bad and (best is None or not _reach(memory, best)):
+        raise bad
+    return best
 
 
 def _reach(memory, inspection):

@@ -13,6 +13,7 @@ import tty
 
 from rich.live import Live
 
+from spanalloc_cli import signals
 from spanalloc_cli.top.look import Watcher
 from spanalloc_cli.top.memory import CannotRead, Ended
 from spanalloc_cli.top.screen import Screen
@@ -115,10 +116,6 @@ class Run:
             self.fullest, self.after_s = look, after_s
 
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_LEFT_TO_THE_PROGRAM = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends them to both
-
-
 def run(command, environment, interval, console=None, output=None):
     """Runs a program and looks at it until it ends. `console`: with a live table there; then what the program writes to
     the terminal is kept until the table has gone, and where the terminal is its input it reads nothing, for the keys
@@ -131,12 +128,10 @@ def run(command, environment, interval, console=None, output=None):
                    "stdout": kept if live and sys.stdout.isatty() else output,
                    "stderr": kept if live and sys.stderr.isatty() else None}
         # Before the program: else it could be ended by what ends this command, and not the other way round.
-        for each in _LEFT_TO_THE_PROGRAM:
-            at_end.callback(signal.signal, each, signal.signal(each, lambda *_: None))
+        to = at_end.enter_context(signals.passed_on())
         program = subprocess.Popen(command, env=environment, restore_signals=True, **streams)
         at_end.callback(program.wait)
-        for each in _PASSED_ON:
-            at_end.callback(signal.signal, each, signal.signal(each, lambda number, _: program.send_signal(number)))
+        to(program)
         result.watcher = Watcher(program.pid)
         start = time.monotonic()
 
