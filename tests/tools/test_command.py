@@ -320,6 +320,42 @@ class ListTest(unittest.TestCase):
         self.assertRegex(spanalloc("--version").stdout, r"^spanalloc \d+\.\d+")
 
 
+class OutputTest(unittest.TestCase):
+    """Where it cannot be written the command says so, in one line, and has failed."""
+
+    COMMANDS = (["list"], ["doctor"], ["doctor", "--json"], ["--help"], ["top", "--once", str(os.getpid())])
+
+    def test_a_full_device(self):
+        for command in self.COMMANDS:
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                run = subprocess.run([COMMAND, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual((run.returncode, run.stderr),
+                             (125, "spanalloc: cannot write to standard output: No space left on device\n"), command)
+
+    def test_a_closed_output(self):
+        for command in self.COMMANDS:
+            run = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", COMMAND, *command], stderr=subprocess.PIPE, text=True,
+                                 check=False)
+            self.assertEqual((run.returncode, run.stderr), (125, "spanalloc: standard output is closed\n"), command)
+
+    def test_closed_errors_change_no_exit_code(self):
+        for words, code in ((["doctor", "--", "true"], 0), (["doctor", "--", "false"], 1), (["top", "--", "false"], 1)):
+            run = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", COMMAND, *words], stdout=subprocess.PIPE, check=False)
+            self.assertEqual(run.returncode, code, words)
+
+
+class SignalsTest(unittest.TestCase):
+    """Of a command that stays beside its program."""
+
+    def test_what_is_ignored_stays_ignored(self):
+        shows = "import signal; print(*(signal.getsignal(s) == signal.SIG_IGN for s in (1, 2, 3, 15)))"
+        for words in (["doctor", "--"], ["top", "--"]):
+            script = 'trap "" HUP INT QUIT; exec "$@"'
+            run = subprocess.run(["sh", "-c", script, "sh", COMMAND, *words, sys.executable, "-c", shows],
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+            self.assertEqual(run.stdout, "True True True False\n", words)
+
+
 class CompletionTest(unittest.TestCase):
     """What bash offers for a line's last word. Nothing means names of files, which are bash's own business."""
 

@@ -269,20 +269,35 @@ class BoundsTest(FindingsTest):
         self.group("/a", cpu__max="max 100000")
         self.says(self.look(), "cpus", FINE, "No quota")
         self.group("/a", cpu__max="150000 100000")
-        self.says(self.look(), "cpus", KNOW, "quota of 1.5 CPUs", "believes in 4", "SPANALLOC_CPUS=2")
-        found = [finding for finding in self.look(SPANALLOC_CPUS="2") if finding.topic == "cpus"]
-        self.assertEqual([finding.severity for finding in found], [KNOW, FINE])
+        self.says(self.look(), "cpus", FINE, "quota of 1.5 CPUs", "the library counts 2")
+        self.says(self.look(SPANALLOC_CPUS="3"), "cpus", KNOW, "believes in 3")
         self.group("/a", cpu__stat="nr_periods 100\nnr_throttled 40\nthrottled_usec 1\n")
-        self.says(self.look(), "cpus", COSTS, "40 of 100 periods", "SPANALLOC_CPUS=2")
-        self.group("/a", cpu__max="400000 100000", cpu__stat="nr_periods 100\nnr_throttled 0\n")
-        self.says(self.look(), "cpus", FINE, "quota of 4 CPUs")
+        self.says(self.look(), "cpus", COSTS, "40 of 100 periods")
+        self.group("/a", cpu__max="800000 100000", cpu__stat="nr_periods 100\nnr_throttled 0\n")
+        self.says(self.look(), "cpus", FINE, "quota of 8 CPUs", "the library counts 4")
+
+    def test_soft_limit(self):
+        self.silent(self.look(), "soft-limit")
+        self.says(self.look(SPANALLOC_SOFT_LIMIT="cgroup"), "soft-limit", KNOW, "no control group limits memory")
+        self.says(self.look(SPANALLOC_SOFT_LIMIT="64m"), "soft-limit", FINE, "64.0 MiB")
+        self.silent(self.look(SPANALLOC_SOFT_LIMIT="0"), "soft-limit")
+        self.silent(self.look(SPANALLOC_SOFT_LIMIT="64X"), "soft-limit")
+        self.tree.put("/proc/7/status", "RssAnon:\t 70000 kB\nVmSwap:\t 1000 kB\nCpus_allowed_list:\t0\n")
+        for limit, severity in (("60M", COSTS), ("100M", FINE)):
+            found = list(bounds.look(self.tree.files, "7", {"SPANALLOC_SOFT_LIMIT": limit}))
+            self.says(found, "soft-limit", severity)
+        self.tree.groups(version=2, lines="0::/a\n")
+        self.group("/a", memory__max=1 << 30, memory__current=1 << 20)
+        self.silent(self.look(SPANALLOC_SOFT_LIMIT="cgroup"), "soft-limit")
+        self.says(self.look(SPANALLOC_SOFT_LIMIT="cgroup"), "cgroup", KNOW, "SPANALLOC_SOFT_LIMIT=cgroup is set")
+        self.says(self.look(), "cgroup", KNOW, "(SPANALLOC_SOFT_LIMIT=cgroup)")
 
     def test_quota_of_version_1(self):
         self.tree.groups(version=1, lines="4:cpu,memory:/a\n")
         self.group("/a", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
         self.says(self.look(), "cpus", FINE, "No quota")
         self.group("/a", cpu__cfs_quota_us=50000)
-        self.says(self.look(), "cpus", KNOW, "quota of 0.5 CPUs", "SPANALLOC_CPUS=1")
+        self.says(self.look(), "cpus", FINE, "quota of 0.5 CPUs", "the library counts 1")
 
 
 class EnvironmentTest(FindingsTest):

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
 import made_up  # noqa: E402
 from made_up import FindingsTest, Tree, elf, program  # noqa: E402
-from spanalloc_cli.doctor import examine, program as programs, watch  # noqa: E402
+from spanalloc_cli.doctor import examine, findings, program as programs, watch  # noqa: E402
 from spanalloc_cli.doctor.findings import COSTS, FINE, KNOW  # noqa: E402
 from spanalloc_cli.doctor.process import Process  # noqa: E402
 
@@ -220,7 +220,8 @@ class ProcessTest(FindingsTest):
             return ask(function, path)
 
         files._ask = refuse
-        found = list(examine.a_process(files, 42))
+        with unittest.mock.patch.object(findings.os, "getuid", lambda: 1000):
+            found = list(examine.a_process(files, 42))
         self.says(found, "unreadable", KNOW, "environ", "exe", "maps", "Permission denied", "ptrace_scope is 1",
                   "sudo spanalloc doctor 42")
         self.silent(found, "malloc")
@@ -291,9 +292,11 @@ class RunTest(FindingsTest):
     def test_hidden(self):
         files = self.tree.files
         files.refused["/proc/7/exe"] = "Permission denied"
-        found = examine.a_run(files, None, watch.Watched(), ["x"])
-        self.says(found, "unreadable", KNOW, "The processes of x may not be read", "sudo spanalloc doctor -- x")
-        self.silent(found, "program")
+        for user, do in ((1000, "sudo spanalloc doctor -- x"), (0, "You are root here")):
+            with unittest.mock.patch.object(findings.os, "getuid", lambda user=user: user):
+                found = examine.a_run(files, None, watch.Watched(), ["x"])
+            self.says(found, "unreadable", KNOW, "The processes of x may not be read", do)
+            self.silent(found, "program")
 
 
 if __name__ == "__main__":

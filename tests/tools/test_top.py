@@ -276,6 +276,14 @@ class RunTest(Looking):
     def test_signal(self):
         self.assertEqual(top("--", "sh", "-c", "kill -TERM $$").returncode, 128 + signal.SIGTERM)
 
+    def test_a_program_that_ends_at_once(self):
+        """Nothing is said of what the process was before its libraries were there."""
+        for _ in range(10):
+            run = top("--", "false")
+            self.assertEqual(run.returncode, 1)
+            self.assertNotIn("does not run on a spanalloc library", run.stderr)
+            self.assertNotIn("python", run.stderr)
+
     def test_no_such_program(self):
         run = top("--", "/nonexistent/program")
         self.assertEqual((run.returncode, run.stderr.splitlines()[-1]),
@@ -623,8 +631,8 @@ class RefusalTest(unittest.TestCase):
             ctypes.set_errno(self.error)
             return -1
 
-    def refusal(self, scope, owner=None):
-        with tempfile.TemporaryDirectory() as proc:
+    def refusal(self, scope, owner=None, user=1000):
+        with tempfile.TemporaryDirectory() as proc, unittest.mock.patch.object(memory.os, "getuid", lambda: user):
             os.makedirs(f"{proc}/sys/kernel/yama")
             os.makedirs(f"{proc}/12")
             if scope is not None:
@@ -643,7 +651,12 @@ class RefusalTest(unittest.TestCase):
         self.assertIn("until the next boot", self.refusal(3))
         self.assertIn("privileges", self.refusal(0))
         self.assertIn("privileges", self.refusal(None))
-        self.assertIn("belongs to another user", self.refusal(1, os.getuid() + 1))
+        self.assertIn("belongs to another user", self.refusal(1, 1001))
+        for scope in (None, 0, 1, 2):
+            said = self.refusal(scope, user=0)
+            self.assertIn("though you are root", said)
+            self.assertNotIn("sudo", said)
+        self.assertIn("until the next boot", self.refusal(3, user=0))
 
     def test_who_says_it(self):
         with self.assertRaisesRegex(memory.CannotRead, "the kernel does not let you"):

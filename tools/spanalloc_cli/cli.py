@@ -1,5 +1,7 @@
 """The command line: options, help texts, tables. Loaded only when it is needed (see start.py)."""
 
+import contextlib
+import errno
 import json
 import signal
 import os
@@ -417,7 +419,7 @@ def top_command(
     \b
     Examples:  spanalloc top 1234
                spanalloc top -- python3 script.py
-               spanalloc top --once $(pidof redis-server)
+               spanalloc top --once $(pidof -s redis-server)
     """
     console = _console()
     shows_live = not once and not as_json
@@ -538,8 +540,32 @@ def main(places, arguments):
     _places = places
     if COMPLETION in os.environ:
         _know_the_suites_commands()
+    with _output_that_is_told_of():
+        try:
+            app(args=arguments, prog_name="spanalloc")
+        except libraries.Missing as error:
+            print(f"spanalloc: {error}", file=sys.stderr)
+            sys.exit(run_module.OWN_FAILURE)
+
+
+@contextlib.contextmanager
+def _output_that_is_told_of():
+    """Where standard output is closed, or full, the command says so and has failed; where standard error is closed,
+    nobody is told anything."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # pylint: disable=consider-using-with
+    if sys.stdout is None:
+        print("spanalloc: standard output is closed", file=sys.stderr)
+        sys.exit(run_module.OWN_FAILURE)
     try:
-        app(args=arguments, prog_name="spanalloc")
-    except libraries.Missing as error:
-        print(f"spanalloc: {error}", file=sys.stderr)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # (Errors of files name them, and are told where they happen.)
+        if error.filename is not None or error.errno == errno.EPIPE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python writes at its end
+        print(f"spanalloc: cannot write to standard output: {error.strerror}", file=sys.stderr)
         sys.exit(run_module.OWN_FAILURE)

@@ -17,17 +17,20 @@ def passed_on():
     def pass_on(number, _):
         if program is None:
             early.append(number)
-        else:
+            return
+        # (One that belongs to another user may not be sent to.)
+        with contextlib.suppress(PermissionError):
             program.send_signal(number)
 
     def to(started):
         nonlocal program
         program = started
         for number in early:
-            program.send_signal(number)
+            pass_on(number, None)
 
-    before = {each: signal.signal(each, pass_on) for each in _PASSED_ON}
-    before.update((each, signal.signal(each, lambda *_: None)) for each in _LEFT_TO_THE_PROGRAM)
+    # What is ignored here (nohup, a shell's background) the program ignores, too: it stays so.
+    heard = [each for each in _PASSED_ON + _LEFT_TO_THE_PROGRAM if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, pass_on if each in _PASSED_ON else lambda *_: None) for each in heard}
     try:
         yield to
     finally:

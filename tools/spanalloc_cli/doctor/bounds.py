@@ -12,7 +12,8 @@ def look(files, process, environment, configs=()):
     """All of them. `process`: its name below /proc, `self` or a number; `environment`: its variables, None
     where they cannot be read; `configs`: those of our libraries that it has, or is to have."""
     yield from limits(files, process, configs)
-    yield from memory_group(files, process)
+    yield from memory_group(files, process, environment)
+    yield from soft_limit(files, process, environment)
     yield from cpus(files, process, environment)
 
 
@@ -58,7 +59,7 @@ def limits(files, process, configs=()):
                       "The heap may grow as far as memory goes.")
 
 
-def memory_group(files, process):
+def memory_group(files, process, environment=None):
     group = cgroups.Memory(files, process)
     if not group.folders:
         return
@@ -89,12 +90,48 @@ def memory_group(files, process):
                       f"The control group {limit.group} is limited to {amount(limit.bytes)}{no_swap}, {_used(limit)}.",
                       "The heap's page tables and the cache of files count, too; where it is reached the kernel kills "
                       "a process, and malloc is not told before.",
-                      "Raise the limit, or have free memory go back sooner: SPANALLOC_BACKGROUND=1, "
-                      "SPANALLOC_DECAY_MS=100.")
+                      "Raise the limit, or have the program take less: SPANALLOC_SOFT_LIMIT=cgroup is set, by which "
+                      "free memory goes back at once when an eighth is left." if _keeps_to_group(environment) else
+                      "Raise the limit, or have free memory go back at once when an eighth of it is left "
+                      "(SPANALLOC_SOFT_LIMIT=cgroup), or always sooner (SPANALLOC_BACKGROUND=1, "
+                      "SPANALLOC_DECAY_MS=100).")
     elif not killed and not high:
         yield Finding("cgroup", FINE,
                       f"No control group that is seen from here limits memory (version {group.version}, "
                       f"{group.folders[0]} and above).", "The machine's memory is the bound.")
+
+
+def _keeps_to_group(environment):
+    return options.value(environment or {}, "SPANALLOC_SOFT_LIMIT") == "cgroup"
+
+
+def soft_limit(files, process, environment):
+    """What SPANALLOC_SOFT_LIMIT asks for, against what there is."""
+    wanted = options.value(environment or {}, "SPANALLOC_SOFT_LIMIT")
+    if wanted is None:
+        return
+    if wanted == "cgroup":
+        group = cgroups.Memory(files, process)
+        if not group.limit() and not group.high():
+            yield Finding("soft-limit", KNOW, "SPANALLOC_SOFT_LIMIT=cgroup is set, and no control group limits memory.",
+                          "The heap goes by no limit until one does.",
+                          "Unset it, or name a number of bytes, if there is to be a limit.")
+        return
+    limit = options.OPTIONS["SPANALLOC_SOFT_LIMIT"][0].bytes(wanted)
+    if not limit:
+        return
+    status = files.table(f"/proc/{process}/status")
+    held = (kib(status.get("RssAnon")) or 0) + (kib(status.get("VmSwap")) or 0) if process != "self" else 0
+    if held >= limit:
+        yield Finding("soft-limit", COSTS,
+                      f"The soft limit is {amount(limit)} (SPANALLOC_SOFT_LIMIT), and the process has {amount(held)} of "
+                      "memory of its own.",
+                      "Near the limit the heap keeps nothing that is free: it gives pages back and takes them again "
+                      "all the time, which costs system calls and page faults.",
+                      "Raise it above what the program needs, or unset it.")
+    else:
+        yield Finding("soft-limit", FINE, f"The soft limit is {amount(limit)} (SPANALLOC_SOFT_LIMIT).",
+                      "From seven eighths of it on the heap keeps nothing that is free.")
 
 
 def _used(limit):
@@ -102,7 +139,7 @@ def _used(limit):
 
 
 def cpus(files, process, environment):
-    """What the library believes, which counts the CPUs that the process may run on, against what it gets."""
+    """What the library counts: the CPUs that the process may run on, or as many as its groups' quota pays for."""
     allowed = cpu_list(files.table(f"/proc/{process}/status").get("Cpus_allowed_list"))
     online = cpu_list(files.text("/sys/devices/system/cpu/online"))
     allowed = allowed & online if online else allowed
@@ -123,17 +160,13 @@ def cpus(files, process, environment):
             yield Finding("cpus", FINE, f"{seen}, and that is what the library counts{unless}.",
                           "No quota takes CPU time away.")
         return
+    counted = min(believed, cgroups.whole_cpus(quota))
     seen = f"{seen}; {quota.group} has a quota of {quota.cpus:.4g} CPUs"
     if quota.throttled:
         yield Finding("cpus", COSTS,
                       f"{seen}, and was stopped in {quota.throttled:,} of {quota.periods:,} periods so far.",
                       "All threads of the group stand still until the period's end, also those that hold a lock.",
-                      f"Raise the quota, or run fewer threads; SPANALLOC_CPUS={cgroups.whole_cpus(quota)} has the "
-                      "library count as many CPUs as the quota gives.")
-    elif cgroups.whole_cpus(quota) < believed:
-        yield Finding("cpus", KNOW, f"{seen}; the library believes in {believed}{unless}.",
-                      "libspanalloc.so keeps free spans for each CPU, so more is kept than so few need.",
-                      f"SPANALLOC_CPUS={cgroups.whole_cpus(quota)}")
-    else:
-        yield Finding("cpus", FINE, f"{seen}, no fewer than the library counts{unless}.",
-                      "It was not stopped for its quota.")
+                      "Raise the quota, or run fewer threads.")
+    elif not option:
+        yield Finding("cpus", FINE, f"{seen}: the library counts {counted}{unless}.",
+                      "It was not stopped for its quota. (A program that is linked statically counts without it.)")

@@ -3,7 +3,7 @@
 import os
 
 from spanalloc_cli.doctor import bounds, classes, environment, machine, preload, program
-from spanalloc_cli.doctor.findings import FINE, KNOW, Finding, ordered, some
+from spanalloc_cli.doctor.findings import FINE, KNOW, Finding, as_root, ordered, some
 from spanalloc_cli.doctor.process import Process
 
 
@@ -56,7 +56,7 @@ def _not_seen(files, name):
     if any(path.startswith("/proc/") and path.endswith("/exe") for path in files.refused):
         return Finding("unreadable", KNOW, f"The processes of {name} may not be read.",
                        "One with privileges that you do not have the kernel shows to root only.",
-                       f"As root: sudo spanalloc doctor -- {name}")
+                       as_root(f"spanalloc doctor -- {name}"))
     return Finding("program", KNOW, f"{name} ended before it could be looked at, once its libraries were there.",
                    "Nothing can be said of its memory.",
                    "Give it more to do, or ask spanalloc doctor PID of one that runs.")

@@ -1,6 +1,7 @@
 """What a finding is, and which topics there are."""
 
 import collections
+import os
 
 # What a finding says of itself, in the order in which they are shown.
 COSTS, KNOW, FINE = "costs", "know", "fine"
@@ -9,7 +10,8 @@ HEADINGS = {COSTS: "Costs you something", KNOW: "Worth knowing", FINE: "Fine"}
 # Names of topics stay what they are: scripts look for them in --json. spanalloc(1) lists them.
 TOPICS = (
     "program", "process", "malloc", "preload", "preload-file", "options", "malloc-variables", "unreadable",
-    "limits", "cgroup", "cpus", "map-count", "thp", "thp-defrag", "overcommit", "resident", "classes", "page-tables",
+    "limits", "cgroup", "soft-limit", "cpus", "map-count", "thp", "thp-defrag", "overcommit", "resident", "classes",
+    "page-tables",
     "swapped", "locked", "threads", "idle", "seccomp", "memory", "pressure", "swap", "hugetlb", "numa", "kernel",
 )
 
@@ -43,3 +45,10 @@ def amount(count):
 def some(count, thing, things=None):
     """`1 thread`, `2 threads`."""
     return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def as_root(command):
+    """What to do where the kernel shows something to root only."""
+    if os.getuid() == 0:
+        return f"You are root here, and it is refused all the same: ask from outside of this container ({command})."
+    return f"Run it as root: sudo {command}"

@@ -30,9 +30,16 @@ class Word(collections.namedtuple("Word", "words")):
 
 class Size(collections.namedtuple("Size", "word")):
     def takes(self, text):
+        return text == self.word or self.bytes(text) is not None
+
+    @staticmethod
+    def bytes(text):
+        """None where it is no number, or a larger one than is taken."""
         found = re.fullmatch("([0-9]+)([KMGTkmgt]?)", text)
-        shift = 10 * (" KMGT".index(found[2].upper()) if found and found[2] else 0)
-        return text == self.word or bool(found) and int(found[1]) << shift < 1 << 60
+        if not found:
+            return None
+        count = int(found[1]) << 10 * (" KMGT".index(found[2].upper()) if found[2] else 0)
+        return count if count < 1 << 60 else None
 
     def __str__(self):
         return f"bytes, also with K, M, G or T behind the number, or {self.word}"

@@ -4,7 +4,7 @@ import os
 import stat
 
 from spanalloc_cli.doctor import elf, environment, options, preload
-from spanalloc_cli.doctor.findings import COSTS, FINE, KNOW, Finding, amount, some
+from spanalloc_cli.doctor.findings import COSTS, FINE, KNOW, Finding, amount, as_root, some
 from spanalloc_cli.doctor.machine import NEARLY
 
 # From so many on threads are counted by whether they sleep: a few are of no weight.
@@ -153,7 +153,7 @@ def _unreadable(process):
     yield Finding("unreadable", KNOW,
                   f"Not to be read of process {process.number}: {', '.join(sorted(refused))} "
                   f"({', '.join(sorted(set(refused.values())))}).", f"{why}. What depends on them is left out here.",
-                  f"Run it as root: sudo spanalloc doctor {process.number}")
+                  as_root(f"spanalloc doctor {process.number}"))
 
 
 def _malloc(process, is_wanted):

@@ -136,7 +136,9 @@ def run(command, environment, interval, console=None, output=None):
         start = time.monotonic()
 
         def seen(look):
-            result.keep(look, time.monotonic() - start)
+            # (Before that it seems to be this command, or to have no heap.)
+            if look.is_loaded:
+                result.keep(look, time.monotonic() - start)
 
         try:
             if live:

@@ -14,12 +14,14 @@ _ALL_THERE_IS = "what /proc knows is all there is to see"
 
 class Look:
     """`facts`: ProcessFacts; `inspection`: the heap's record, None: no library of ours was found; `totals`, `classes`,
-    `threads`: None where the heap does not tell; `note`: why it does not; `torn`: see heap.Heap."""
+    `threads`: None where the heap does not tell; `note`: why it does not; `torn`: see heap.Heap; `is_loaded`: whether
+    the program had its libraries."""
 
     def __init__(self, facts):
         self.facts = facts
         self.inspection = self.totals = self.classes = self.threads = None
         self.note = None
+        self.is_loaded = True
         self.torn = 0
 
     @property
@@ -43,8 +45,14 @@ class Watcher:
 
     def look(self):
         """Ended or CannotRead where nothing can be seen."""
-        look = Look(self.process.facts())
+        # Before the facts, which may be those of a time before the program's, in the same process.
+        is_loaded = self._inspection is not None or self.process.is_loaded()
+        facts = self.process.facts()
         self._find()
+        if not is_loaded and self._inspection is not None:
+            is_loaded, facts = True, self.process.facts()
+        look = Look(facts)
+        look.is_loaded = is_loaded
         look.inspection, look.note = self._inspection, self._problem
         if self._inspection is None or look.note:
             return look

@@ -104,12 +104,15 @@ def why_refused(pid, proc="/proc"):
     """What to say where the kernel does not let this user read the process's memory."""
     scope = _number_in(f"{proc}/sys/kernel/yama/ptrace_scope")
     text = f"the kernel does not let you read the memory of process {pid}"
+    if scope == 3:
+        return f"{text}: kernel.yama.ptrace_scope is 3, by which no process may read another's until the next boot"
+    if os.getuid() == 0:
+        return (f"{text}, though you are root: this container, or a security module, allows no process_vm_readv "
+                "(docker run --cap-add SYS_PTRACE). Ask from outside of it")
     owner = _owner(f"{proc}/{pid}/status")
     if owner is not None and owner != os.getuid():
         return (f"{text}, which belongs to another user (number {owner}). Ask as that user, or as root: "
                 f"sudo spanalloc top {pid}")
-    if scope == 3:
-        return f"{text}: kernel.yama.ptrace_scope is 3, by which no process may read another's until the next boot"
     if scope == 2:
         return f"{text}: kernel.yama.ptrace_scope is 2, by which only root may: sudo spanalloc top {pid}"
     if scope == 1:

@@ -3,8 +3,10 @@
 import collections
 import ctypes
 import os
+import struct
 import time
 
+from spanalloc_cli.doctor import elf
 from spanalloc_cli.top import symbol
 from spanalloc_cli.top.memory import CannotRead, Ended, why_refused
 
@@ -51,6 +53,19 @@ class Process:
 
     def mappings(self):
         return symbol.mappings(self.text("maps"))
+
+    def is_loaded(self):
+        """Whether the loader is past the preloaded libraries: it maps them before what the program is linked with. False
+        also where that cannot be told."""
+        try:
+            with self.open_program() as file:
+                program = elf.Elf(file)
+        except (OSError, ValueError, struct.error):
+            return False
+        if program.is_static:
+            return any(mapping.path.startswith("/") for mapping in self.mappings())
+        mapped = {mapping.path.rpartition("/")[2] for mapping in self.mappings()}
+        return any(name.startswith(needed.partition(".so")[0]) for needed in program.needed for name in mapped)
 
     def open_program(self):
         return open(f"{self._folder}/exe", "rb")
