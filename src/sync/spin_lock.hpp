@@ -194,9 +194,9 @@ class SpinLock {
       if (seen == 0 && take_from(0, mine | sleeper)) return taken(mine, Locked::kClean);
     }
   }
-  // Until the holder that was seen frees the lock, if it looks after our mark is there;
-  // else until the time-out. (Relaxed would do: the kernel compares the word once more
-  // before the thread sleeps.)
+  // Until the holder that was seen frees the lock, or the time-out: who frees it takes our mark
+  // away in the same step, or comes before it. (Relaxed would do: the kernel compares the word
+  // once more before the thread sleeps.)
   // False: somebody has changed the word meanwhile.
   bool sleep_for(std::uint64_t seen, std::uint64_t ns) noexcept {
     if (seen == 0 || ((seen & kSleeper) == 0 && !take_from(seen, seen | kSleeper))) return false;

@@ -49,14 +49,15 @@ struct Standard {
   /// beside its current spans.
   static constexpr std::size_t kUsedUpBytes = 512 * kKiB;
   /// And, while it goes on with nearly full ones of blocks too small for magazines, up to so many
-  /// more; all threads together at most so many, an equal part for each.
+  /// more, and no more than its part of so many: by as many threads as there are when it is given.
   static constexpr std::size_t kMoreUsedUpBytes = 3328 * kKiB;
   static constexpr std::size_t kAllMoreUsedUpBytes = 32 * kMiB;
   /// A class has a magazine after so many refills in a row with spans that are nearly full. It
   /// holds up to so many blocks,
   static constexpr std::uint8_t kRefillsToKeep = 8;
   static constexpr unsigned kMagazineBlocks = 16;
-  /// so many bytes, and all threads' magazines together so many, an equal part for each.
+  /// so many bytes, and no more than its part of so many, for each class and thread the same; but
+  /// one block always.
   static constexpr std::size_t kMagazineBytes = 128 * kKiB;
   static constexpr std::size_t kAllMagazinesBytes = 32 * kMiB;
   /// How many bytes of cached large spans a thread keeps.

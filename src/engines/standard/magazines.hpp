@@ -29,7 +29,7 @@ class Magazines {
   static constexpr ClassId kFirst{Config::kClassesByByte + 1};
   static constexpr unsigned kCount = Classes::kSmallClasses - index_of(kFirst);
 
-  /// Whether any class has a magazine, or has had one.
+  /// Whether any class has a magazine, or had one when unused blocks were last given back.
   bool are_open() const { return used_; }
   bool is_open(ClassId c) const {
     return SPANALLOC_UNLIKELY(used_) && c >= kFirst && of(c).most != 0;
@@ -94,6 +94,12 @@ class Magazines {
         give_back_one(thread, c);
       magazine.least = magazine.count.load_relaxed();
     });
+    // Who has none any more frees as who never had one.
+    bool any = false;
+    for_each([&](ClassId, const Magazine& magazine) {
+      any = any || magazine.most != 0 || magazine.count.load_relaxed() != 0;
+    });
+    used_ = any;
   }
   /// False: there was nothing.
   bool give_all_back(auto& thread) {
@@ -154,10 +160,12 @@ class Magazines {
       const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
       const std::size_t part = Config::kAllMagazinesBytes / kCount / threads;
       const bool may_open = thread.pages->may_open_magazines && !thread.pages->arena.is_short();
-      const std::size_t bytes = may_open ? min_of(Config::kMagazineBytes, part) : 0;
-      magazine.most = static_cast<std::uint8_t>(
-          min_of(bytes / Classes::info(c).block_size, Config::kMagazineBlocks));
-      used_ = used_ || magazine.most != 0;
+      const std::size_t blocks = min_of(Config::kMagazineBytes, part) / Classes::info(c).block_size;
+      // One at least: it serves who frees and allocates in turn, and is little beside the class's
+      // current span, which each thread has as well.
+      const std::size_t most = max_of(min_of(blocks, Config::kMagazineBlocks), 1);
+      magazine.most = static_cast<std::uint8_t>(may_open ? most : 0);
+      used_ = used_ || may_open;
     }
   }
   template <class F>

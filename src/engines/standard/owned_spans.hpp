@@ -322,13 +322,14 @@ class OwnedSpans {
   }
 
   // An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since
-  // it was last shared or used up, or is one of many, its thread may be giving it up: it looks
-  // again when three quarters are free, and then shares the span. (Otherwise the count goes on
-  // below 0; uncollected() is right modulo 2^32.)
+  // it was last shared or used up, or is one of more than threads always have, of a class that
+  // makes such room, its thread may be giving it up: it looks again when three quarters are free,
+  // and then shares the span. (Otherwise the count goes on below 0; uncollected() is right modulo
+  // 2^32.)
   [[gnu::noinline]] void look_at_used_up(auto& thread, SpanRef span, unsigned place) {
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
-    const bool many = used_up_.has_more_room();
+    const bool many = c < thread.cache->magazines.kFirst && used_up_.is_among_more();
     if (!span->has_grown() && !many) return used_up_.mark_ready(place);
     if (span->uncollected() == info.enough_free) {
       span->expect_more_frees(info.blocks * 5 / 8);

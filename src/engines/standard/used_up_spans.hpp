@@ -53,6 +53,8 @@ class UsedUpSpans {
   bool fits(ClassId c) const { return slices_ + slices(c) <= kSlices + more_; }
   std::size_t room() const { return (kSlices + more_) << Config::kSliceBits; }
   bool has_more_room() const { return more_ != 0; }
+  /// Whether there are more than fit without that.
+  bool is_among_more() const { return slices_ > kSlices; }
   bool is_beyond_room() const { return slices_ > kSlices + more_; }
   /// Search number `search` of the thread has found a span of the class of which half or more is
   /// out. From the ninth of these on, if half of the searches find such ones, there is room for it
