@@ -2,8 +2,8 @@
  * of a query frees anything, no error path can leak, and a query that asks for too much memory
  * fails alone.
  *
- *   cc query_arena.c $(pkg-config --cflags --libs spanalloc) -pthread -o query_arena &&
- * ./query_arena
+ *   cc query_arena.c $(pkg-config --cflags --libs spanalloc) -pthread -o query_arena
+ *   ./query_arena
  */
 #include <errno.h>
 #include <pthread.h>

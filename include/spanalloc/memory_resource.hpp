@@ -100,7 +100,8 @@ class HeapResource : public std::pmr::memory_resource {
 /// with no destructor run.
 class OwnHeapResource final : public HeapResource {
  public:
-  /// std::bad_alloc when memory is out. `limit_bytes`: see sp_heap_options; 0: no limit.
+  /// std::bad_alloc when memory is out, or the limit is below 65,536 bytes. `limit_bytes`: see
+  /// sp_heap_options; 0: no limit.
   explicit OwnHeapResource(std::size_t limit_bytes = 0) : HeapResource(create(limit_bytes)) {}
   ~OwnHeapResource() override { sp_heap_destroy(heap()); }
   OwnHeapResource(const OwnHeapResource&) = delete;

@@ -7,14 +7,13 @@
  *
  * What holds for all of the heap's functions:
  *   - Sizes and alignments are bytes. Every block is aligned to at least 16. Any thread may free
- *   it. - Any thread may call any function at any time, also before main and in a fork's child.
- *   None may be
- *     called from a signal handler. Freeing or resizing a block while another call works on it is a
- *     mistake.
+ *     it.
+ *   - Any thread may call any function at any time, also before main and in a fork's child. None
+ *     may be called from a signal handler. Freeing or resizing a block while another call works on
+ *     it is a mistake.
  *   - errno is changed only by a function that fails and says so.
  *   - A pointer to free, resize or measure that is no living block of this heap ends the process,
- *   wherever
- *     that is noticed, with one line on stderr that names it (docs/security.md).
+ *     wherever that is noticed, with one line on stderr that names it (docs/security.md).
  *
  * tests/conformance/abi lists what programs may rely on; within a major version it is only added
  * to.
@@ -168,22 +167,23 @@ SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
  *
  * A heap whose blocks all end with it: a request's, a query's, a plugin's. sp_heap_destroy and
  * sp_heap_reset give all back, block or no block, in time proportional to the memory's pieces of
- * 64 KiB and more, not to the blocks. A heap costs 64 KiB of addresses, of which it touches a page
- * or two: thousands at a time are no more than as many small blocks. docs/using.md and sp_heap(3)
- * show how to use them.
+ * 64 KiB and more, not to the blocks. A heap costs 64 KiB of addresses, of which it touches two or
+ * three pages: there may be thousands at a time. docs/using.md and sp_heap(3) show how to use them.
  *
  *   - Any thread may allocate from a heap and free into it at any time. Destroying or resetting it,
  *     or using a block after that, while another thread uses the heap is a mistake.
  *   - Blocks are blocks: free, realloc, malloc_usable_size and the sp_ functions above take them,
- *     where malloc is spanalloc's. Resized so, a block stays in its heap as long as that has room.
- *   - The heap's memory is none of the default heap's: sp_stats and mallinfo2 do not count it.
+ *     where malloc is spanalloc's. Resized so, a block stays in its heap as long as that has room;
+ *     then realloc moves it to the default heap, where it outlives its own.
+ *   - The heap's memory is none of the default heap's: sp_stats and mallinfo2 do not count it, but
+ *     sp_stats_json does (`program_heaps`).
  *     sp_trim and malloc_trim give what heaps have given back to the kernel.
  *   - After fork the child has all heaps as they were. If another thread was in a call for a heap,
  *     the block it was about to return or to free may stay in use until the heap ends.
  *   - A heap that does not exist any more, a block of another heap, a pointer that is no living
  *     block, a block freed twice, and free memory or a header that was overwritten end the process
  *     with one line on stderr, wherever that is noticed (docs/security.md). A destroyed heap is
- *     noticed but for one case in 65,536, as long as its memory can be read.
+ *     noticed until 65,536 more were made.
  *   - errno, sizes, alignments and signal handlers: as above.
  */
 struct sp_heap;
@@ -265,12 +265,11 @@ SPANALLOC_PUBLIC void sp_heap_stats(sp_heap* heap, struct sp_heap_statistics* ou
  *   - The region itself is never read or written. It need not even be mapped.
  *   - No two blocks overlap. With no call in flight no two neighbouring blocks are free.
  *   - SP_PAGES_NO_ROOM from an allocation is exact: at some instant during the call no free block
- *   was large
- *     enough at that alignment, counting as free what other threads held in the middle of a call.
+ *     was large enough at that alignment, counting as free what other threads held in the middle of
+ *     a call.
  *   - Bad input is answered with a status that names it, and changes nothing. No function ends the
- *   process.
- *     Two calls at once for one block (a free and a grow, say) are a mistake that is not always
- *     found.
+ *     process. Two calls at once for one block (a free and a grow, say) are a mistake that is not
+ *     always found.
  *
  * Sizes, alignments and units are bytes; a block's size is rounded up to whole units. errno is
  * never touched. Errors are those that each function lists.

@@ -51,7 +51,10 @@ bool owns(const void* p) {
 bool trim() {
   return runs.trim();
 }
-constexpr ProgramHeaps::Calls kCalls{&usable_size, &free_any, &resize, &owns, &trim};
+ProgramHeaps::Figures figures() {
+  return runs.figures();
+}
+constexpr ProgramHeaps::Calls kCalls{&usable_size, &free_any, &resize, &owns, &trim, &figures};
 
 // --- Checks --------------------------------------------------------------------------------------
 

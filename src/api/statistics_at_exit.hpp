@@ -57,6 +57,23 @@ struct StatisticsFile {
   }
 };
 
+/// On standard error, in one line; of a long name the beginning.
+SPANALLOC_COLD static void tell_no_statistics(const char* path, const char* why) {
+  char line[320];
+  std::size_t length = 0;
+  const auto add = [&](const char* text, std::size_t most) {
+    const std::size_t more = min_of(strlen(text), most);
+    memcpy(line + length, text, more);
+    length += more;
+  };
+  add("spanalloc: cannot write statistics to ", 40);
+  add(path, 200);
+  add(": ", 2);
+  add(why, 70);
+  add("\n", 1);
+  os::write_text(2, line, length);
+}
+
 // As late as a library can: what other destructors of this priority and above free is free.
 [[gnu::destructor(101), gnu::cold]] static void write_statistics_at_exit() {
   if (statistics_place[0] == '\0') return;
@@ -68,21 +85,16 @@ struct StatisticsFile {
   os::ignore_write_signals();
   if (to_error) {
     to.file = 2;
-  } else if (expand_statistics_place(path, sizeof path)) {
-    to.file = os::make_file(path);
+  } else if (!expand_statistics_place(path, sizeof path)) {
+    return tell_no_statistics(statistics_place, "its name is too long");
+  } else if (to.file = os::make_file(path); to.file < 0) {
+    return tell_no_statistics(path, strerrordesc_np(-to.file));
   }
-  to.good = to.file >= 0;
-  if (to.good) StatisticsJson<LibraryEngine>::write(&StatisticsFile::write, &to, SP_STATS_KERNEL);
-  if (to.file >= 0 && !to_error && !os::close_file(to.file)) to.good = false;
+  to.good = true;
+  StatisticsJson<LibraryEngine>::write(&StatisticsFile::write, &to, SP_STATS_KERNEL);
+  if (!to_error && !os::close_file(to.file)) to.good = false;
   if (to.good) return;
-  static constexpr char kCannot[] = "spanalloc: cannot write statistics to ";
-  char line[sizeof kCannot + 201];
-  const std::size_t length = min_of(strlen(statistics_place), std::size_t{200});
-  memcpy(line, kCannot, sizeof kCannot - 1);
-  // NOLINTNEXTLINE(bugprone-not-null-terminated-result): it ends with a new line
-  memcpy(line + sizeof kCannot - 1, statistics_place, length);
-  line[sizeof kCannot - 1 + length] = '\n';
-  os::write_text(2, line, sizeof kCannot + length);
+  tell_no_statistics(to_error ? statistics_place : path, "not all of it could be written");
 }
 
 }  // namespace spanalloc

@@ -13,6 +13,7 @@
 #include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "os/os.hpp"
+#include "pages/program_heaps.hpp"
 
 namespace spanalloc {
 
@@ -61,8 +62,20 @@ class StatisticsJson {
     for_each_figure(
         totals, [&](const Figure& figure, std::size_t value) { out.member(figure.name, value); });
     out.end('}');
+    write_program_heaps(out);
     write_more(out);
     if constexpr (DescribesBins<E>) write_bins(out);
+    out.end('}');
+  }
+
+  // No part of the totals: heaps have their memory from the kernel.
+  SPANALLOC_COLD static void write_program_heaps(JsonWriter& out) {
+    const ProgramHeaps::Figures figures = ProgramHeaps::figures();
+    out.name("program_heaps");
+    out.begin('{');
+    out.member("heaps", figures.heaps);
+    out.member("taken_bytes", figures.taken_bytes);
+    out.member("free_bytes", figures.free_bytes);
     out.end('}');
   }
 

@@ -60,9 +60,12 @@ struct Tag {
   }
 };
 
-/// What the headers and links of a heap are stored under: another one after each reset.
+/// What the headers and links of a heap are stored under: another one after each reset. Two numbers
+/// of which neither tells the other one: a null link shows that of links, whatever it is mixed
+/// with, to who can read free memory.
 struct Key {
-  std::uint64_t secret = 0;
+  std::uint64_t secret = 0;  // of headers
+  std::uint64_t links = 0;
 
   // For one address a bijection of the tag: the factor is odd, and the tag stands in the upper half
   // alone. So no change of a tag goes unseen; nor one of the check.
@@ -96,12 +99,14 @@ class Block {
 
   // --- Of a free block ---
 
-  Block* next(Key key) const { return pointer_to<Block>(next_ ^ key.secret); }
-  Block* previous(Key key) const { return pointer_to<Block>(previous_ ^ key.secret); }
-  void set_next(Key key, const Block* next) { next_ = address_of(next) ^ key.secret; }
+  Block* next(Key key) const { return pointer_to<Block>(next_ ^ key.links); }
+  Block* previous(Key key) const { return pointer_to<Block>(previous_ ^ key.links); }
+  void set_next(Key key, const Block* next) { next_ = address_of(next) ^ key.links; }
   void set_previous(Key key, const Block* previous) {
-    previous_ = address_of(previous) ^ key.secret;
+    previous_ = address_of(previous) ^ key.links;
   }
+  /// It leaves its list: who gets the memory is to read no link.
+  void clear_links() { next_ = previous_ = 0; }
   /// Makes it a free block of so many bytes, behind a block in use.
   void become_free(Key key, std::size_t size) {
     *size_at(size) = size;

@@ -22,6 +22,8 @@ struct HeapsConfig {
   static constexpr unsigned kMostShards = 32;
   /// A heap gets twice as many shards when a lock was found taken so often.
   static constexpr std::uint32_t kTakenToGrow = 16;
+  /// Slices that are purged beyond those that exceed the bound on dirty memory.
+  static constexpr std::size_t kPurgedBeyond = 4 * kMiB / kSlice;
   /// What is free, and was for so long, is purged when the next heap ends.
   static constexpr std::uint64_t kEpochMs = 500;
 };

@@ -6,7 +6,7 @@
 //
 // Its name, which the program has, is the home's address with a number in the lower 16 bits that
 // each heap gets anew. So the name of a heap that was destroyed is known to be none, also where
-// another heap stands now, but for one in 65,536.
+// another heap stands now, until 65,536 more were made.
 //
 // A heap begins with one shard. Threads spread over shards by their identity; who finds a lock
 // taken tries the others, and when that happens often the heap gets twice as many, up to the number
@@ -45,9 +45,9 @@ class Heap {
     heap->core_.home = home.first;
     heap->core_.limit = limit;
     heap->core_.taken.store_relaxed(Runs::kSlice);
-    heap->key_ = {runs.next_secret()};
+    heap->key_ = new_key();
     heap->first_.start(heap->core_, heap->key_, home.first, sizeof(Heap), home.zero);
-    const std::uint64_t number = runs.next_secret() % kNumbers;
+    const std::uint64_t number = runs.next_number() % kNumbers;
     heap->core_.handle.store_relaxed(address_of(heap) | number);
     heap->first_.attach_home();
     return heap;
@@ -57,7 +57,11 @@ class Heap {
   /// The heap of that name; nullptr: there is none.
   SPANALLOC_INLINE static Heap* named(std::uint64_t name) {
     auto* const heap = pointer_to<Heap>(align_down(name, kNumbers));
-    return SPANALLOC_LIKELY(runs.contains(heap) && heap->name() == name) ? heap : nullptr;
+    // (The record first: what begins there may be a block, with whatever the program has written.)
+    return SPANALLOC_LIKELY(runs.contains(heap) && runs.is_home(slice_of(heap)) &&
+                            heap->name() == name)
+               ? heap
+               : nullptr;
   }
   /// Whether the run is this heap's.
   bool has(Slice run) const { return runs[run].heap.load_relaxed() == core_.home; }
@@ -126,8 +130,15 @@ class Heap {
     if (usable == 0) os::fatal("pointer is not the start of a live block of its heap:", p);
     Heap& heap = *pointer_to<Heap>(address_of(&shard.core()));
     const Allocated moved = heap.allocate(n);
-    // A block can always be made smaller: at worst it stays as it is.
-    if (moved.p == nullptr) return n <= usable ? p : nullptr;
+    if (moved.p == nullptr) {
+      // A block can always be made smaller: at worst it stays as it is.
+      if (n <= usable) return p;
+      // What the heap has given up for that may make room where the block stands.
+      shard.lock_quickly();
+      const bool done = is_large && shard.resize_large(p, run, n);
+      shard.unlock();
+      return done ? p : nullptr;
+    }
     memcpy(moved.p, p, min_of(usable, n));
     free(p, run);
     return moved.p;
@@ -141,11 +152,13 @@ class Heap {
       const Inside inside;
       give_other_shards();
       // The headers of blocks that are no more are none under another key.
-      key_ = {runs.next_secret()};
+      key_ = new_key();
+      were_refused_.store_relaxed(false);
       first_.lock();
       first_.give_all_but_home();
       first_.restart(key_);
       first_.unlock();
+      give_strays();
     }
     runs.keep_bound();
   }
@@ -160,7 +173,7 @@ class Heap {
       first_.lock();
       first_.give_all_but_home();
       first_.unlock();
-      if (core_.taken.load_relaxed() != Runs::kSlice) give_strays();
+      give_strays();
       const Slice home = core_.home;
       runs.clear_owner(home);
       runs.give(home);
@@ -203,6 +216,8 @@ class Heap {
 
   Heap() = default;
 
+  static Key new_key() { return {os::random_bits(), os::random_bits()}; }
+  static Slice slice_of(const Heap* heap) { return static_cast<Slice>(runs.slice_of(heap)); }
   static Shard& shard_of(Slice run) {
     return *pointer_to<Shard>(runs[run].owner.load_relaxed() & ~Run::kKinds);
   }
@@ -239,7 +254,8 @@ class Heap {
     const unsigned place = place_of_thread() & mask;
     Shard* own = shard_at(place);
     if (own == nullptr) {
-      own = make_shard(place);
+      if (!were_refused_.load_relaxed()) own = make_shard(place);
+      if (own == nullptr) own = &first_;
       if (own->try_lock()) return own;
     }
     if (times_taken_.fetch_add_relaxed(1) % HeapsConfig::kTakenToGrow ==
@@ -254,15 +270,21 @@ class Heap {
   }
   void double_shards(unsigned mask) {
     if (mask + 1 >= min_of(os::cpu_count(), HeapsConfig::kMostShards)) return;
+    // Homes of shards stay until the heap ends: an eighth of its limit at most.
+    if (2 * (mask + 1) > core_.limit / (8 * Runs::kSlice)) return;
     // (No order is needed: a shard of the new places is made by who first wants it. Who loses the
     // race has more.)
     (void)mask_.compare_exchange_strong_acq_rel(mask, 2 * mask + 1);
   }
-  // The first one if there is no memory for another.
+  // nullptr: there is no memory for it. (It is not tried again: it may take system calls, while
+  // other shards may have what is asked for.)
   SPANALLOC_COLD Shard* make_shard(unsigned place) {
     const Inside inside;
     const Runs::Taken home = core_.take_run(1);
-    if (home.first == 0) return &first_;
+    if (home.first == 0) {
+      if (!os::in_kernel_call()) were_refused_.store_relaxed(true);
+      return nullptr;
+    }
     auto* const shard = ::new (runs.address(home.first)) Shard;
     shard->start(core_, key_, home.first, sizeof(Shard), home.zero);
     shard->attach_home();
@@ -295,7 +317,8 @@ class Heap {
       got = other.allocate(bytes);
       other.unlock();
     });
-    if (got.p != nullptr || !give_unused()) return got;
+    if (got.p != nullptr || bytes > core_.limit) return got;
+    give_unused();
     const Inside inside;
     return shard.grow_and_allocate(bytes);
   }
@@ -306,14 +329,14 @@ class Heap {
       const Inside inside;
       if (const Allocated got = shard->allocate_large(n, alignment); got.p != nullptr) return got;
     }
-    if (!give_unused()) return {};
+    if (n > core_.limit || n > runs.bytes()) return {};
+    give_unused();
     const Inside inside;
     return shard->allocate_large(n, alignment);
   }
-  // Gives back the runs that shards keep. True: there were any.
-  SPANALLOC_COLD bool give_unused() {
-    if (os::in_kernel_call()) return false;
-    bool any = false;
+  // Gives back the runs that shards keep.
+  SPANALLOC_COLD void give_unused() {
+    if (os::in_kernel_call()) return;
     for_each_shard([&](Shard& shard) {
       for (Slice run = 1; run != 0;) {
         const Inside inside;
@@ -322,10 +345,8 @@ class Heap {
         shard.unlock();
         if (run == 0) break;
         core_.give_detached(run);
-        any = true;
       }
     });
-    return any;
   }
   SPANALLOC_COLD static void free_large(Shard& shard, void* p, Slice run) {
     // To give memory back may be what the thread is just doing.
@@ -351,19 +372,23 @@ class Heap {
       core_.give_run(home);
     }
   }
-  // In a fork's child: runs of a shard that a vanished thread was making, or of a reset that it had
-  // begun, are in no list.
+  // All but the home was given back. In a fork's child: runs of a shard that a vanished thread was
+  // making, or of a reset that it had begun, are in no list; and what it had booked for a run that
+  // was on its way stays booked.
   SPANALLOC_COLD void give_strays() {
+    if (SPANALLOC_LIKELY(core_.taken.load_relaxed() == Runs::kSlice)) return;
     runs.for_runs([&](Slice run, std::uint64_t owner) {
       if (owner == 0 || run == core_.home || !has(run)) return;
       runs.clear_owner(run);
       core_.give_run(run);
     });
+    core_.taken.store_relaxed(Runs::kSlice);
   }
 
-  HeapCore core_;             // first: its first word is the name
-  Key key_;                   // constant from one reset to the next
-  Atomic<unsigned> mask_{0};  // of places: one less than there may be shards; only grows
+  HeapCore core_;                     // first: its first word is the name
+  Key key_;                           // constant from one reset to the next
+  Atomic<unsigned> mask_{0};          // of places: one less than there may be shards; only grows
+  Atomic<bool> were_refused_{false};  // shards, for want of memory
   Atomic<std::uint32_t> times_taken_{0};             // a lock was
   Atomic<Shard*> shards_[HeapsConfig::kMostShards];  // but for the first; nullptr: not made yet
   Shard first_;

@@ -33,6 +33,7 @@
 #include "pages/coalescing_arena.hpp"
 #include "pages/dirty_bound.hpp"
 #include "pages/growing_table.hpp"
+#include "pages/program_heaps.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
 
@@ -78,7 +79,7 @@ class Runs : thread::ForkWatch {
     if (!arena_.start(kSlice) || !table_.start(arena_.capacity(), &arena_.table_region()) ||
         !table_.ensure(1))
       return false;
-    secret_ = os::random_bits();
+    first_number_ = os::random_bits();
     started_.store_release(1);
     return true;
   }
@@ -159,7 +160,12 @@ class Runs : thread::ForkWatch {
     table_[run].owner.store_release(owner);
   }
   /// It is nobody's. Under the shard's lock, by a thread that is inside and gives it back.
-  void clear_owner(Slice run) { table_[run].owner.store_release(0); }
+  void clear_owner(Slice run) {
+    table_[run].owner.store_release(0);
+    table_[run].heap.store_relaxed(0);
+  }
+  /// Whether a heap stands in the run that begins with that slice, or stood there just now.
+  bool is_home(Slice slice) { return table_[slice].heap.load_relaxed() == slice; }
   /// Gives back a run that is nobody's.
   SPANALLOC_COLD void give(Slice run) {
     bound_.given(table_[run].count.load_relaxed(), false);
@@ -169,9 +175,12 @@ class Runs : thread::ForkWatch {
   SPANALLOC_COLD void keep_bound() {
     if (os::in_kernel_call() || !purge_lock_.try_lock()) return;
     if (const std::size_t excess = bound_.excess(); excess != 0) {
-      const std::size_t purged = arena_.purge_largest(excess);
+      // And more, so that the next heaps' ends need not: at the bound, where a heap takes a slice
+      // that was purged and leaves it dirty, each end would purge one.
+      const std::size_t wanted = excess + HeapsConfig::kPurgedBeyond;
+      const std::size_t purged = arena_.purge_largest(wanted);
       bound_.purged_for_bound(purged);
-      if (purged < excess) bound_.dirty_is(0);  // there is no more
+      if (purged < wanted) bound_.dirty_is(0);  // there is no more
     }
     if (const std::uint64_t now = os::now_ms(); now - epoch_began_ >= HeapsConfig::kEpochMs) {
       epoch_began_ = now;
@@ -224,15 +233,20 @@ class Runs : thread::ForkWatch {
     });
   }
 
-  /// A number that nobody can foretell, another one each time.
-  std::uint64_t next_secret() {
-    // The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA'14).
-    std::uint64_t x = secret_ + made_.fetch_add_relaxed(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-    x = (x ^ x >> 27) * 0x94D049BB133111EB;
-    return x ^ x >> 31;
-  }
+  /// A number for a heap's name: another one than those of the 65,535 heaps before.
+  std::uint64_t next_number() { return first_number_ + made_.fetch_add_relaxed(1); }
 
+  SPANALLOC_COLD ProgramHeaps::Figures figures() {
+    ProgramHeaps::Figures all;
+    arena_.walk([&](std::uint32_t first, std::size_t count, bool free) {
+      if (free || first + count > known_end_.load_relaxed()) return;
+      all.taken_bytes += count * kSlice;
+      if (is_home(first)) ++all.heaps;
+    });
+    const std::size_t held = arena_.held() * kSlice;  // taken, or free and dirty
+    all.free_bytes = held - min_of(all.taken_bytes, held);
+    return all;
+  }
   SPANALLOC_COLD ArenaStatistics statistics() { return arena_.statistics(); }
 
  private:
@@ -304,7 +318,7 @@ class Runs : thread::ForkWatch {
         const bool is_owned = run.first.load_relaxed() == first && run.owner.load_relaxed() != 0;
         const Slice heap = run.heap.load_relaxed();
         if (is_owned && ((heap == first) != homes || !is_being_destroyed(heap))) return;
-        run.owner.store_relaxed(0);
+        clear_owner(first);
         arena_.give(first);
       });
     }
@@ -318,9 +332,9 @@ class Runs : thread::ForkWatch {
   Atomic<std::uint32_t> started_{0};
   Atomic<std::uint32_t> inside_{0};  // calls of all threads that are inside
   Atomic<std::uint64_t> made_{0};
-  std::uint64_t secret_ = 0;       // constant after start()
-  std::uint64_t epoch_began_ = 0;  // under purge_lock_
-  bool recovery_is_due_ = false;   // written in a fork's child only
+  std::uint64_t first_number_ = 0;  // constant after start()
+  std::uint64_t epoch_began_ = 0;   // under purge_lock_
+  bool recovery_is_due_ = false;    // written in a fork's child only
   WakingLock start_lock_;
   WakingLock purge_lock_;  // held to purge or to age memory
 };

@@ -70,6 +70,7 @@ class Shard {
   /// Forgets all blocks, of the home, too; the other runs are nobody's now. (By the heap's reset.)
   void restart(Key key) {
     key_ = key;
+    runs.set_owner(home_, core_->home, address_of(this));  // a fork's child may have retired it
     begin_in_home(false);
   }
 
@@ -193,13 +194,15 @@ class Shard {
     return start == first_block_of(run) ? note_empty(run) : 0;
   }
 
-  /// Under the lock, by a thread that is inside. A run without a block in use that was kept, as
-  /// free() returns one.
+  /// Under the lock, by a thread that is inside. A run without a block in use, as free() returns
+  /// one. Takes time in proportion to the runs.
   SPANALLOC_COLD Slice detach_unused() {
-    if (const Slice run = spare_; run != 0 && is_empty(run)) {
-      spare_ = 0;
-      return detach_empty(run);
-    }
+    spare_ = 0;
+    Slice empty = 0;
+    for_each_run([&](Slice run) {
+      if (run != home_ && run != top_.run() && is_empty(run)) empty = run;
+    });
+    if (empty != 0) return detach_empty(empty);
     const Slice run = top_.run();
     if (run == 0 || run == home_ || top_.begin() != first_block(run, 0)) return 0;
     detach(run);
@@ -360,7 +363,6 @@ class Shard {
   void set_top(Slice run, Block* begin, bool zero) { top_.set(run, begin, end_of(run), zero); }
   /// What is left of the top becomes a free block.
   SPANALLOC_COLD void retire_top() {
-    const Slice run = top_.run();
     Block* const left = top_.begin();
     const std::size_t bytes = top_.bytes();
     if (bytes != 0) left->become_free(key_, bytes);
@@ -368,7 +370,6 @@ class Shard {
     if (bytes == 0) return;
     top_.end()->set_tag(key_, {Tag::kEnd | Tag::kPreviousFree});
     index_.insert(key_, left, bytes);
-    if (run != home_ && left == first_block(run, 0)) keep_spare(run);
   }
   SPANALLOC_INLINE Allocated take_top(std::size_t bytes) {
     const Top::Cut cut = top_.cut(key_, bytes);
@@ -422,7 +423,11 @@ class Shard {
   }
   /// The run's one block is free, and in the index.
   SPANALLOC_COLD Slice note_empty(Slice run) {
-    if (run == home_ || keep_spare(run)) return 0;
+    if (run == home_) return 0;
+    if (spare_ == 0 || spare_ == run || !is_empty(spare_)) {
+      spare_ = run;
+      return 0;
+    }
     if (os::in_kernel_call()) return 0;  // it is found when it is empty again
     return detach_empty(run);
   }
@@ -432,14 +437,8 @@ class Shard {
       report("free memory overwritten (write after free) at", block->payload());
     return detach(run);
   }
-  /// False: another one is kept already.
-  bool keep_spare(Slice run) {
-    if (spare_ != 0 && spare_ != run && is_empty(spare_)) return false;
-    spare_ = run;
-    return true;
-  }
   bool is_empty(Slice run) const {
-    if ((runs[run].owner.load_relaxed() & ~Run::kKinds) != address_of(this)) return false;
+    if (runs[run].owner.load_relaxed() != address_of(this)) return false;  // (shared, not retired)
     const Block* const block = first_block(run, 0);
     const Tag tag = block->tag(key_);
     return tag.is_free() && block->at(tag.size()) == end_of(run);

@@ -78,6 +78,7 @@ class TwoLevelIndex {
     } else {
       set_head(place, next);
     }
+    block->clear_links();
     return true;
   }
 

@@ -381,7 +381,7 @@ int make_file(const char* path) {
   const long fd =
       system_call(SYS_openat, AT_FDCWD, argument(path),
                   O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, kRights);
-  return fd < 0 ? -1 : static_cast<int>(fd);
+  return static_cast<int>(fd);
 }
 
 bool close_file(int fd) {

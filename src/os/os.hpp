@@ -217,7 +217,7 @@ bool write_text(int fd, const char* text, std::size_t length);
 // --- For statistics: system calls that libc's malloc does not make -------------------------------
 
 /// A file to write to, emptied if there is one, with the rights that the process's mask leaves.
-/// Does not wait for a reader. -1: refused.
+/// Does not wait for a reader. Negative: refused, with that error of the kernel's.
 int make_file(const char* path);
 /// False: something that was written there is lost.
 bool close_file(int fd);

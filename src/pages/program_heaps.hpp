@@ -16,6 +16,11 @@ namespace spanalloc {
 /// One for each process, as malloc is. All functions: any thread, any pointer.
 class ProgramHeaps {
  public:
+  struct Figures {
+    std::size_t heaps = 0;
+    std::size_t taken_bytes = 0;  ///< what they have from the kernel, for blocks and beside them
+    std::size_t free_bytes = 0;   ///< given back by heaps, and may be in memory yet
+  };
   struct Calls {
     /// Bytes of the block at exactly p; 0: no such block.
     std::size_t (*usable_size)(const void* p);
@@ -28,6 +33,8 @@ class ProgramHeaps {
     bool (*owns)(const void* p);
     /// Gives free memory back to the kernel; true if there was any.
     bool (*trim)();
+    /// Exact while nobody makes, ends or uses a heap.
+    Figures (*figures)();
   };
 
   /// Acquire: and the bounds that were widened before.
@@ -54,6 +61,10 @@ class ProgramHeaps {
   static bool trim() {
     const Calls* const calls = calls_.load_acquire();
     return calls != nullptr && calls->trim();
+  }
+  SPANALLOC_COLD static Figures figures() {
+    const Calls* const calls = calls_.load_acquire();
+    return calls == nullptr ? Figures{} : calls->figures();
   }
 
  private:

@@ -118,7 +118,7 @@ def documented(text):
 
 def document_problems(tables, schema, found, engine):
     """The description, the schema and what is written name the same fields."""
-    parts = {"document": schema, "totals": schema["properties"]["totals"]}
+    parts = {"document": schema, **{name: schema["properties"][name] for name in ("totals", "program_heaps")}}
     parts.update({name: schema["properties"][name]["items"] for name in ("classes", "threads", "bins")})
     parts["folios"] = parts["bins"]["properties"]["folios"]["items"]
     for name, part in parts.items():

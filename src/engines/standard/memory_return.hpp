@@ -113,7 +113,7 @@ class MemoryReturn {
     callback.enter_child();
     // A thread that has vanished may have noted what is wanted, or that memory is near, and have
     // gone no further: the next look adopts the limit anew.
-    adopted_limit_.store_relaxed(~wanted_limit_.load_relaxed());
+    is_adopted_.store_relaxed(0);
     pages_.arena.shortage().set(Shortage::kSoftLimit, soft_limit.is_near());
   }
 
@@ -165,7 +165,7 @@ class MemoryReturn {
     // What is in memory of a group's may grow while as much is held as before: where blocks fill
     // their slices better, or take what was free and clean.
     const std::size_t taken = taken_since_read_.fetch_add_relaxed(coming) + coming;
-    const bool is_new = adopted_limit_.load_relaxed() != wanted_limit_.load_relaxed();
+    const bool is_new = is_another_limit_wanted();
     const bool is_due = is_new || soft_limit.is_due(held_bytes() + coming);
     // (Another thread that purges may be doing this.)
     if (!is_due && taken < read_group_after_.load_relaxed()) return;
@@ -348,11 +348,16 @@ class MemoryReturn {
     }
     want_soft_limit(wanted == os::kSizeIsWord ? kLimitOfGroup : wanted);
   }
+  bool is_another_limit_wanted() const {
+    return adopted_limit_.load_relaxed() != wanted_limit_.load_relaxed() ||
+           is_adopted_.load_relaxed() == 0;
+  }
   // Under purge_lock. Takes over what the user wants, and what has become of the group.
   SPANALLOC_COLD void adopt_limit(std::uint64_t now) {
+    const bool is_new = is_another_limit_wanted();
     const std::size_t wanted = wanted_limit_.load_relaxed();
-    const bool is_new = wanted != adopted_limit_.load_relaxed();
     adopted_limit_.store_relaxed(wanted);
+    is_adopted_.store_relaxed(1);
     if (wanted != kLimitOfGroup) {
       if (!is_new) return;
       soft_limit.set(wanted, wanted / SoftLimit::kMarginPart);
@@ -554,6 +559,7 @@ class MemoryReturn {
   Atomic<std::size_t> wanted_limit_{0};  // bytes, 0 or kLimitOfGroup; relaxed: it stands for itself
   Atomic<std::uint32_t> limit_was_wanted_{0};
   Atomic<std::size_t> adopted_limit_{0};  // written under purge_lock: of these, what soft_limit has
+  Atomic<std::uint32_t> is_adopted_{1};   // 0: in a fork's child, soft_limit may have another one
   bool is_told_ = false;                  // under purge_lock: of this approach
   // Bytes that were taken since the group was read, and with which it is read again.
   Atomic<std::size_t> taken_since_read_{0};

@@ -458,6 +458,124 @@ TEST(Heaps, ShardsEndWithTheHeap) {
   sp_heap_destroy(name);
 }
 
+TEST(Heaps, AreCountedTogether) {
+  test::in_fresh_process([] {
+    const OwnHeap heap;
+    EXPECT_EQ(runs.figures().heaps, 1u);
+    EXPECT_EQ(runs.figures().taken_bytes, kPiece);
+    {
+      const OwnHeap heaps[3];
+      void* const large = sp_heap_malloc(heaps[1], 10 * kPiece);
+      std::memset(large, 1, 10 * kPiece);
+      EXPECT_EQ(runs.figures().heaps, 4u);
+      EXPECT_EQ(runs.figures().taken_bytes, 14 * kPiece);
+    }
+    EXPECT_EQ(runs.figures().heaps, 1u);
+    EXPECT_EQ(runs.figures().taken_bytes, kPiece);
+    EXPECT_EQ(runs.figures().free_bytes, 13 * kPiece);
+    runs.trim();
+    EXPECT_EQ(runs.figures().free_bytes, 0u);
+  });
+}
+
+// Of the empty runs that a heap has none is lost to a request that needs them all.
+TEST(Heaps, GiveUpEachEmptyRun) {
+  const OwnHeap heap(12 * kPiece);
+  for (const std::size_t n : {70'000, 140'000, 200'000})
+    sp_heap_free(heap, sp_heap_malloc(heap, n));
+  void* const large = sp_heap_malloc(heap, 11 * kPiece);
+  EXPECT_NE(large, nullptr);
+  EXPECT_EQ(sp_heap_malloc(heap, 13 * kPiece), nullptr);
+}
+
+TEST(Heaps, GrowABlockInItsPlaceAtTheLimit) {
+  const OwnHeap heap(15 * kPiece);
+  void* const p = sp_heap_malloc(heap, 400'000);
+  sp_heap_free(heap, sp_heap_malloc(heap, 70'000));
+  // What is behind it may be another heap's by now: then it has to move, and there is no room.
+  void* const first = sp_heap_realloc(heap, p, 800'000);
+  if (first == nullptr) {
+    EXPECT_EQ(sp_heap_realloc(heap, p, 800'000), nullptr) << "the same again is the same";
+  }
+}
+
+// However many threads meet, most of a small heap is for blocks.
+TEST(Heaps, OfALimitHaveFewShards) {
+  const OwnHeap heap(16 * kPiece);
+  Heap& inner = *Heap::named(reinterpret_cast<std::uint64_t>(static_cast<sp_heap*>(heap)));
+  inner.visit([](void*, std::size_t) {});
+  test::in_threads(8, [&](unsigned) {
+    for (int i = 0; i < 20'000; ++i) sp_heap_free(heap, sp_heap_malloc(heap, 40));
+  });
+  EXPECT_LE(inner.shards(), 2u);
+  EXPECT_NE(sp_heap_malloc(heap, 13 * kPiece), nullptr);
+}
+
+// Who gets a block reads no key or address of its heap in it. (What a heap that has ended left in
+// its memory may stay there.)
+TEST(Heaps, LeaveNoLinksInBlocks) {
+  test::in_fresh_process([] {
+    const OwnHeap heap;
+    std::vector<std::uint64_t*> blocks;
+    for (int i = 0; i < 3000; ++i)
+      blocks.push_back(static_cast<std::uint64_t*>(sp_heap_calloc(heap, 16 + i % 300, 1)));
+    for (std::size_t i = 0; i < blocks.size(); i += i % 7 == 0 ? 1 : 2) {
+      sp_heap_free(heap, blocks[i]);
+      blocks[i] = nullptr;
+    }
+    for (std::uint64_t* const p : blocks) sp_heap_free(heap, p);
+    // All is one free block by now, or the top: what was in it is looked for in what follows.
+    constexpr std::size_t kSmall = 1u << 20;  // a size of a free block; tags are larger
+    for (int i = 0; i < 3000; ++i) {
+      auto* const p = static_cast<std::uint64_t*>(sp_heap_malloc(heap, 40));
+      for (int word = 0; word < 5; ++word) {
+        const std::uint64_t seen = p[word];
+        const auto tag = static_cast<std::uint32_t>(seen);  // old headers stay
+        EXPECT_TRUE(seen < kSmall || tag < kSmall) << seen;
+      }
+    }
+  });
+}
+
+// At the bound of what is kept dirty, one heap after the other purges nothing.
+TEST(Heaps, ComeAndGoWithoutSystemCallsAfterManyAtOnce) {
+  std::vector<std::size_t> order(5000);
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  for (const bool shuffled : {false, true}) {
+    test::Random random{test::seed_of(3)};
+    std::vector<sp_heap*> heaps(order.size());
+    for (sp_heap*& heap : heaps) {
+      heap = sp_heap_create(nullptr, 0);
+      static_cast<char*>(sp_heap_malloc(heap, 100))[0] = 1;
+    }
+    for (std::size_t i = order.size(); shuffled && i > 1; --i)
+      std::swap(order[i - 1], order[random.below(i)]);
+    for (const std::size_t i : order) sp_heap_destroy(heaps[i]);
+    const std::size_t before = RunsTestAccess::arena().statistics().purges;
+    for (int i = 0; i < 2000; ++i) {
+      sp_heap* const heap = sp_heap_create(nullptr, 0);
+      static_cast<char*>(sp_heap_malloc(heap, 100))[0] = 1;
+      sp_heap_destroy(heap);
+    }
+    EXPECT_LE(RunsTestAccess::arena().statistics().purges, before + 100) << shuffled;
+  }
+}
+
+// A name leads to a heap, not to what the program has written where one stood.
+TEST(Heaps, AreNotWhatABlockSays) {
+  test::in_fresh_process([] {
+    const OwnHeap other;
+    sp_heap* const name = sp_heap_create(nullptr, 0);
+    sp_heap_destroy(name);
+    const auto number = reinterpret_cast<std::uint64_t>(name);
+    for (int i = 0; i < 100; ++i) {
+      auto* const p = static_cast<std::uint64_t*>(sp_heap_malloc(other, 300 * kKiB));
+      for (std::size_t at = 0; at < 300 * kKiB / 8; at += kPiece / 8) p[at] = number;
+    }
+    EXPECT_EQ(Heap::named(number), nullptr);
+  });
+}
+
 // A thread that has vanished was destroying a heap, at a memory limit: what the child gives back of
 // it is decommitted at once, and its home is read until the end.
 TEST(Heaps, AChildDestroysAHeapThatItsParentHadBegunToAtAMemoryLimit) {

@@ -21,7 +21,7 @@ struct TestMemory {
 };
 using Index = TwoLevelIndex<TestMemory>;
 
-constexpr Key kKey{0x0123456789ABCDEF};
+constexpr Key kKey{0x0123456789ABCDEF, 0x9E8D7C6B5A493827};
 
 Block* block_at(std::size_t offset) {
   return reinterpret_cast<Block*>(memory + offset + kHeader);
@@ -133,7 +133,7 @@ TEST(HeapBlock, EachBitOfAHeaderMatters) {
     EXPECT_FALSE(block->tag(kKey)) << bit;
     memory[kHeader + bit / 8] = static_cast<char>(memory[kHeader + bit / 8] ^ 1 << bit % 8);
   }
-  EXPECT_FALSE(block->tag(Key{kKey.secret ^ 1 << 20})) << "another heap's";
+  EXPECT_FALSE(block->tag(Key{kKey.secret ^ 1 << 20, kKey.links})) << "another heap's";
   std::memcpy(static_cast<void*>(block_at(64)), block, 8);
   EXPECT_FALSE(block_at(64)->tag(kKey)) << "moved";
 }

@@ -52,6 +52,30 @@ void* touched(std::size_t size) {
   return p;
 }
 
+class FakeGroup {
+ public:
+  FakeGroup() {
+    char name[] = "/tmp/spanalloc-group-XXXXXX";
+    root_ = mkdtemp(name);
+    write("/proc/self/cgroup", "0::/a\n");
+    write("/proc/self/mountinfo", "31 23 0:28 / /sys rw - cgroup2 cgroup2 rw\n");
+    write("/sys/a/memory.stat", "inactive_file 0\n");
+    standard::MemoryReturnTestAccess::group_root(memory_return()) = root_.c_str();
+  }
+  ~FakeGroup() { std::filesystem::remove_all(root_); }
+  void set(std::size_t limit, std::size_t used) {
+    write("/sys/a/memory.max", std::to_string(limit) + "\n");
+    write("/sys/a/memory.current", std::to_string(used) + "\n");
+  }
+
+ private:
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  std::string root_;
+};
+
 // Phases of blocks of different sizes, most of which go before the next phase begins; no more than
 // half of the limit is live at once. The most that is held, and that is in memory.
 struct Peaks {
@@ -172,6 +196,32 @@ TEST(StandardNearLimit, AChildAdoptsALimitThatItsParentWasAdopting) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
   });
+}
+
+// Whatever the parent had, the child may want any other.
+TEST(StandardNearLimit, AChildMaySetEachLimit) {
+  constexpr std::size_t kLimits[] = {0, kLimit, 1, E::kLimitOfGroup};
+  for (const std::size_t before : kLimits) {
+    for (const std::size_t wanted : kLimits) {
+      in_fresh_process([&] {
+        FakeGroup group;
+        group.set(160 * kMiB, 159 * kMiB);
+        (void)touched(60 * kMiB);
+        E::set_soft_limit(before);
+        test::in_threads(2, [&](unsigned n) {
+          if (n != 0) return;
+          const pid_t child = fork();
+          if (child == 0) {
+            E::set_soft_limit(wanted);
+            _exit(is_near() == (wanted != 0) ? 0 : 1);
+          }
+          int status = 0;
+          ASSERT_EQ(waitpid(child, &status, 0), child);
+          EXPECT_EQ(status, 0) << before << " " << wanted;
+        });
+      });
+    }
+  }
 }
 
 TEST(StandardNearLimit, NothingIsRefusedBeyondIt) {
@@ -406,30 +456,6 @@ TEST(StandardNearLimit, ThreadsThatComeNearAtOnce) {
 }
 
 // --- The control group ---------------------------------------------------------------------------
-
-class FakeGroup {
- public:
-  FakeGroup() {
-    char name[] = "/tmp/spanalloc-group-XXXXXX";
-    root_ = mkdtemp(name);
-    write("/proc/self/cgroup", "0::/a\n");
-    write("/proc/self/mountinfo", "31 23 0:28 / /sys rw - cgroup2 cgroup2 rw\n");
-    write("/sys/a/memory.stat", "inactive_file 0\n");
-    standard::MemoryReturnTestAccess::group_root(memory_return()) = root_.c_str();
-  }
-  ~FakeGroup() { std::filesystem::remove_all(root_); }
-  void set(std::size_t limit, std::size_t used) {
-    write("/sys/a/memory.max", std::to_string(limit) + "\n");
-    write("/sys/a/memory.current", std::to_string(used) + "\n");
-  }
-
- private:
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-  std::string root_;
-};
 
 TEST(StandardNearLimit, TheGroupsLimitIsReadAgainAsItChanges) {
   in_fresh_process([] {
