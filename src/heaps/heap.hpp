@@ -259,8 +259,10 @@ class Heap {
       if (own->try_lock()) return own;
     }
     if (times_taken_.fetch_add_relaxed(1) % HeapsConfig::kTakenToGrow ==
-        HeapsConfig::kTakenToGrow - 1)
+        HeapsConfig::kTakenToGrow - 1) {
+      were_refused_.store_relaxed(false);  // there may be memory by now
       double_shards(mask);
+    }
     for (unsigned i = 1; i <= mask; ++i) {
       Shard* const other = shard_at((place + i) & mask);
       if (other != nullptr && other->try_lock()) return other;

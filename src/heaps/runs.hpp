@@ -165,7 +165,7 @@ class Runs : thread::ForkWatch {
     table_[run].heap.store_relaxed(0);
   }
   /// Whether a heap stands in the run that begins with that slice, or stood there just now.
-  bool is_home(Slice slice) { return table_[slice].heap.load_relaxed() == slice; }
+  bool is_home(Slice slice) { return slice != 0 && table_[slice].heap.load_relaxed() == slice; }
   /// Gives back a run that is nobody's.
   SPANALLOC_COLD void give(Slice run) {
     bound_.given(table_[run].count.load_relaxed(), false);
@@ -254,6 +254,7 @@ class Runs : thread::ForkWatch {
 
   /// The first word of a heap, which is 0 while the heap is being destroyed (heap.hpp).
   bool is_being_destroyed(Slice heap) {
+    if (heap == 0) return true;  // clear_owner() was under way
     return reinterpret_cast<Atomic<std::uint64_t>*>(address(heap))->load_relaxed() == 0;
   }
 

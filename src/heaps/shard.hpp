@@ -195,13 +195,16 @@ class Shard {
   }
 
   /// Under the lock, by a thread that is inside. A run without a block in use, as free() returns
-  /// one. Takes time in proportion to the runs.
+  /// one. Takes time in proportion to the runs, if there may be one.
   SPANALLOC_COLD Slice detach_unused() {
     spare_ = 0;
     Slice empty = 0;
-    for_each_run([&](Slice run) {
-      if (run != home_ && run != top_.run() && is_empty(run)) empty = run;
-    });
+    if (may_have_empty_) {
+      for_each_run([&](Slice run) {
+        if (run != home_ && run != top_.run() && is_empty(run)) empty = run;
+      });
+    }
+    may_have_empty_ = empty != 0;
     if (empty != 0) return detach_empty(empty);
     const Slice run = top_.run();
     if (run == 0 || run == home_ || top_.begin() != first_block(run, 0)) return 0;
@@ -370,6 +373,7 @@ class Shard {
     if (bytes == 0) return;
     top_.end()->set_tag(key_, {Tag::kEnd | Tag::kPreviousFree});
     index_.insert(key_, left, bytes);
+    may_have_empty_ = true;
   }
   SPANALLOC_INLINE Allocated take_top(std::size_t bytes) {
     const Top::Cut cut = top_.cut(key_, bytes);
@@ -424,6 +428,7 @@ class Shard {
   /// The run's one block is free, and in the index.
   SPANALLOC_COLD Slice note_empty(Slice run) {
     if (run == home_) return 0;
+    may_have_empty_ = true;
     if (spare_ == 0 || spare_ == run || !is_empty(spare_)) {
       spare_ = run;
       return 0;
@@ -530,6 +535,7 @@ class Shard {
     index_.forget();
     runs_.forget();
     spare_ = 0;
+    may_have_empty_ = true;
     blocks_ = bytes_ = 0;
     std::size_t slices = 0;
     bool has_top = false;
@@ -558,6 +564,7 @@ class Shard {
     };
     const bool whole = walk(run, [&](Block* block, Tag tag) {
       if (tag.is_free()) {
+        block->clear_links();  // of the list that it was in
         if (free == nullptr) free = block;
         free_bytes += tag.size();
         return;
@@ -584,7 +591,8 @@ class Shard {
   Slice home_ = 0;                 // constant
   std::size_t first_in_home_ = 0;  // constant: bytes of the home before its first block
   IntrusiveList<Slice> runs_;
-  Slice spare_ = 0;  // a run that was empty once; 0: none
+  Slice spare_ = 0;              // a run that was empty once; 0: none
+  bool may_have_empty_ = false;  // runs without a block in use, beside the home and the top's
   Top top_;
   Atomic<std::size_t> slices_{0};  // of shared runs; grow_and_allocate() looks without the lock
   std::size_t blocks_ = 0;         // in use

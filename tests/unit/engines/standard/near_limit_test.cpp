@@ -200,6 +200,8 @@ TEST(StandardNearLimit, AChildAdoptsALimitThatItsParentWasAdopting) {
 
 // Whatever the parent had, the child may want any other.
 TEST(StandardNearLimit, AChildMaySetEachLimit) {
+  if (test::kUnderTsan || test::kUnderAsan) GTEST_SKIP() << "forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   constexpr std::size_t kLimits[] = {0, kLimit, 1, E::kLimitOfGroup};
   for (const std::size_t before : kLimits) {
     for (const std::size_t wanted : kLimits) {
