@@ -338,6 +338,15 @@ class OutputTest(unittest.TestCase):
                                  check=False)
             self.assertEqual((run.returncode, run.stderr), (125, "spanalloc: standard output is closed\n"), command)
 
+    def test_a_reader_that_has_gone(self):
+        for command in self.COMMANDS:
+            ours, its = os.pipe()
+            os.close(ours)
+            run = subprocess.run([COMMAND, *command], stdout=its, stderr=subprocess.PIPE, text=True, check=False)
+            os.close(its)
+            self.assertNotIn("Traceback", run.stderr, command)
+            self.assertNotEqual(run.returncode, 0, command)
+
     def test_closed_errors_change_no_exit_code(self):
         for words, code in ((["doctor", "--", "true"], 0), (["doctor", "--", "false"], 1), (["top", "--", "false"], 1)):
             run = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", COMMAND, *words], stdout=subprocess.PIPE, check=False)

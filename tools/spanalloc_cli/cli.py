@@ -548,6 +548,9 @@ def main(places, arguments):
             sys.exit(run_module.OWN_FAILURE)
 
 
+_CANNOT_BE_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EBADF)
+
+
 @contextlib.contextmanager
 def _output_that_is_told_of():
     """Where standard output is closed, or full, the command says so and has failed; where standard error is closed,
@@ -563,9 +566,10 @@ def _output_that_is_told_of():
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # (Errors of files name them, and are told where they happen.)
-        if error.filename is not None or error.errno == errno.EPIPE:
+        if error.errno not in (errno.EPIPE, *_CANNOT_BE_WRITTEN) or error.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python writes at its end
+        if error.errno == errno.EPIPE:
+            sys.exit(128 + signal.SIGPIPE)  # as a program that does not ask
         print(f"spanalloc: cannot write to standard output: {error.strerror}", file=sys.stderr)
         sys.exit(run_module.OWN_FAILURE)
