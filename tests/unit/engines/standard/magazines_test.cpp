@@ -172,6 +172,55 @@ TEST_F(StandardMagazines, TheyCloseWhenWholeSpansBecomeFree) {
       it.fill();
     }
     EXPECT_FALSE(magazines().is_open(Classes::of(size)));
+    magazines().give_back_unused(E::thread_cache);
+    magazines().give_back_unused(E::thread_cache);
+    EXPECT_FALSE(magazines().are_open()) << "frees are those of a thread that never had one";
+  });
+}
+
+// Of a thousand, most may be asleep.
+TEST_F(StandardMagazines, BesideManyThreadsEachKeepsOneBlock) {
+  for (const std::size_t size : {1200, 4096, 32768}) {
+    test::on_another_thread([&] {
+      E::deallocate(E::allocate(1));
+      auto& threads = E::thread_cache.heap->live_caches;
+      threads.fetch_add_relaxed(1000);
+      Replaced it{size};
+      it.fill();
+      it.replace(4000);
+      threads.fetch_sub_relaxed(1000);
+      ASSERT_TRUE(magazines().is_open(Classes::of(size))) << size;
+      void*& p = it.outside();
+      void* const old = p;
+      E::deallocate(p);
+      EXPECT_TRUE(is_kept(old));
+      EXPECT_FALSE(magazines().has_room(Classes::of(size)));
+      p = E::allocate(size);
+      free_all(it.blocks);
+    });
+  }
+}
+
+// A thread that has more room for spans of small blocks goes on with the same spans of larger ones.
+TEST_F(StandardMagazines, SpansOfBatchesStayWhereSmallBlocksHaveMoreRoom) {
+  test::on_another_thread([] {
+    Replaced it{1000};
+    it.blocks.resize(3000);
+    it.fill();
+    const auto& used_up = E::thread_cache.cache->owned.used_up();
+    for (int i = 0; i < 100 && !used_up.has_more_room(); ++i) it.replace(10'000);
+    ASSERT_TRUE(used_up.has_more_room());
+    unsigned shared = 0;
+    for (int round = 0; round < 300; ++round) {
+      it.replace(300);
+      std::vector<void*> batch = fill(40 * 4096, 4096);
+      const standard::SpanRef span = span_of(batch.front());
+      free_all(batch);
+      if (round >= 200 && !E::thread_cache.is_owned_here(span->load_word())) ++shared;
+    }
+    EXPECT_TRUE(used_up.has_more_room());
+    EXPECT_EQ(shared, 0u);
+    free_all(it.blocks);
   });
 }
 
