@@ -75,7 +75,7 @@ class StatisticsJson {
     out.begin('{');
     out.member("heaps", figures.heaps);
     out.member("taken_bytes", figures.taken_bytes);
-    out.member("free_bytes", figures.free_bytes);
+    out.member("kept_bytes", figures.kept_bytes);
     out.end('}');
   }
 

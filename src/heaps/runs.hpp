@@ -244,7 +244,7 @@ class Runs : thread::ForkWatch {
       if (is_home(first)) ++all.heaps;
     });
     const std::size_t held = arena_.held() * kSlice;  // taken, or free and dirty
-    all.free_bytes = held - min_of(all.taken_bytes, held);
+    all.kept_bytes = held - min_of(all.taken_bytes, held);
     return all;
   }
   SPANALLOC_COLD ArenaStatistics statistics() { return arena_.statistics(); }

@@ -19,7 +19,7 @@ class ProgramHeaps {
   struct Figures {
     std::size_t heaps = 0;
     std::size_t taken_bytes = 0;  ///< what they have from the kernel, for blocks and beside them
-    std::size_t free_bytes = 0;   ///< given back by heaps, and may be in memory yet
+    std::size_t kept_bytes = 0;   ///< given back by heaps, and may be in memory yet
   };
   struct Calls {
     /// Bytes of the block at exactly p; 0: no such block.

@@ -207,7 +207,7 @@ class WatchTest(unittest.TestCase):
         self.watch(f"trap 'exit 5' TERM; {self.UNTIL_DONE}")
         self.assertEqual([signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)], before)
         # To this process, which hands it on; the script ends by its own choice.
-        watched = self.watch(f"trap 'exit 5' TERM; kill -TERM {os.getpid()}; while :; do sleep 0.01; done")
+        watched = self.watch(f"trap 'exit 5' TERM; {self.UNTIL_DONE}; kill -TERM {os.getpid()}; while :; do sleep 0.01; done")
         self.assertEqual(watched.exit_code, 5)
 
     def test_a_program_that_cannot_be_run(self):

@@ -112,12 +112,20 @@ class CachedLargeSpans {
 
   // --- Any thread --------------------------------------------------------------------------------
 
-  /// f(Span&) for each span that may be cached here.
+  /// f(Span&) for each span that may be cached here, once.
   template <class F>
   void for_each(F&& f) const {
+    // (One that others have taken, and that has come back, may stand at its former place, too.)
+    const Span* seen[kMostSlices + 1];
+    unsigned count = 0;
     for (const Atomic<Span*>& place : places_) {
-      Span* span = place.load_relaxed();
-      if (span != nullptr && span->load_word() == cached_) f(*span);
+      Span* const span = place.load_relaxed();
+      if (span == nullptr || span->load_word() != cached_) continue;
+      bool again = false;
+      for (unsigned i = 0; i < count; ++i) again = again || seen[i] == span;
+      if (again) continue;
+      seen[count++] = span;
+      f(*span);
     }
   }
   /// True: the caller has the span now. The caller is inside the heap, for a fork's child.

@@ -287,10 +287,10 @@ TEST(Os, FilesForStatisticsAreMadeAnew) {
     EXPECT_STREQ(found, text);
     fclose(read);
   }
-  EXPECT_EQ(os::make_file(folder), -1) << "a folder";
+  EXPECT_EQ(os::make_file(folder), -EISDIR);
   unlink(path.c_str());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_EQ(os::make_file(path.c_str()), -1) << "nobody reads: it does not wait";
+  EXPECT_EQ(os::make_file(path.c_str()), -ENXIO) << "nobody reads: it does not wait";
   unlink(path.c_str());
   rmdir(folder);
   EXPECT_EQ(os::process_id(), getpid());

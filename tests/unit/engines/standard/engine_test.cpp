@@ -272,6 +272,26 @@ TEST_F(StandardEngineTest, AFreedSpanOfOneBlockServesTheNextRequest) {
   });
 }
 
+// One that another thread has taken, and that has come back, has its former place, too.
+TEST_F(StandardEngineTest, ACachedSpanIsSeenOnce) {
+  large::in_fresh_process([] {
+    std::vector<void*> blocks;
+    for (const std::size_t size : {40'000, 70'000, 100'000}) blocks.push_back(E::allocate(size));
+    free_all(blocks);
+    auto& cached = E::thread_cache.cache->large_spans;
+    standard::Span* first = nullptr;
+    cached.for_each([&](standard::Span& span) { first = first == nullptr ? &span : first; });
+    ASSERT_NE(first, nullptr);
+    ASSERT_TRUE(cached.take_away(*first));
+    ASSERT_TRUE(cached.add(*first, 1));
+    unsigned seen = 0;
+    cached.for_each([&](standard::Span& span) { seen += &span == first; });
+    EXPECT_EQ(seen, 1u);
+    E::trim();
+    EXPECT_LE(spans_out(), 3u);
+  });
+}
+
 // A bounded number of bytes; and memory that is asked back is given back by whoever has it.
 TEST_F(StandardEngineTest, FreedSpansOfOneBlockAreKeptInBoundsAndGivenBackByTrim) {
   large::in_fresh_process([] {
