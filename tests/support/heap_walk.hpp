@@ -94,7 +94,7 @@ class HeapWalker {
   void note_cached() {
     pages_.caches.for_each([&](CacheRecord& cache) {
       if (cache.heap.load_relaxed() != heap_.number()) return;
-      cache.large_spans.for_each([&](Span& span) { places_[&span] += kPooled; });
+      cache.large_spans.for_each_once([&](Span& span) { places_[&span] += kPooled; });
     });
   }
 

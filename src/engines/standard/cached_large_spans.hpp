@@ -18,6 +18,8 @@
 // that was inside (HeapCall).
 #pragma once
 
+#include <iterator>
+
 #include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {
@@ -112,20 +114,24 @@ class CachedLargeSpans {
 
   // --- Any thread --------------------------------------------------------------------------------
 
-  /// f(Span&) for each span that may be cached here, once.
+  /// f(Span&) for each span that may be cached here. Twice for one that others have taken and that
+  /// has come back: its former place may name it still.
   template <class F>
   void for_each(F&& f) const {
-    // (One that others have taken, and that has come back, may stand at its former place, too.)
-    const Span* seen[kMostSlices + 1];
-    unsigned count = 0;
     for (const Atomic<Span*>& place : places_) {
-      Span* const span = place.load_relaxed();
+      Span* span = place.load_relaxed();
+      if (span != nullptr && span->load_word() == cached_) f(*span);
+    }
+  }
+  /// The same, once for each span.
+  template <class F>
+  SPANALLOC_COLD void for_each_once(F&& f) const {
+    for (const Atomic<Span*>* place = places_; place != std::end(places_); ++place) {
+      Span* const span = place->load_relaxed();
       if (span == nullptr || span->load_word() != cached_) continue;
-      bool again = false;
-      for (unsigned i = 0; i < count; ++i) again = again || seen[i] == span;
-      if (again) continue;
-      seen[count++] = span;
-      f(*span);
+      const Atomic<Span*>* first = places_;
+      while (first != place && first->load_relaxed() != span) ++first;
+      if (first == place) f(*span);
     }
   }
   /// True: the caller has the span now. The caller is inside the heap, for a fork's child.

@@ -327,7 +327,7 @@ class Inventory {
       const ClassId c = pages_.span(number)->shown_class();
       out.kept_block_bytes += std::size_t{blocks} * Classes::info(c).block_size;
     });
-    cache.large_spans.for_each([&](const Span& span) {
+    cache.large_spans.for_each_once([&](const Span& span) {
       out.kept_span_bytes += Classes::info(span.shown_class()).virtual_span;
     });
     return out;

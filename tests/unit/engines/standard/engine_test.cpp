@@ -285,7 +285,7 @@ TEST_F(StandardEngineTest, ACachedSpanIsSeenOnce) {
     ASSERT_TRUE(cached.take_away(*first));
     ASSERT_TRUE(cached.add(*first, 1));
     unsigned seen = 0;
-    cached.for_each([&](standard::Span& span) { seen += &span == first; });
+    cached.for_each_once([&](standard::Span& span) { seen += &span == first; });
     EXPECT_EQ(seen, 1u);
     E::trim();
     EXPECT_LE(spans_out(), 3u);
