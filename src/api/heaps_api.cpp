@@ -75,6 +75,10 @@ SPANALLOC_INLINE Heap& checked(const sp_heap* heap) {
   if (SPANALLOC_UNLIKELY(named == nullptr)) report_bad_name(heap);
   return *named;
 }
+// For what is seldom.
+[[gnu::noinline]] SPANALLOC_COLD Heap& looked_up(const sp_heap* heap) {
+  return checked(heap);
+}
 [[noreturn]] SPANALLOC_COLD void report_other_heap(const void* p, Slice run) {
   if (run != 0) os::fatal("block of another heap is given to this one:", p);
   if (runs.contains(p)) report_no_heap(p);
@@ -124,10 +128,10 @@ sp_heap* sp_heap_create(const struct sp_heap_options* options, size_t size) noex
   return pointer_to<sp_heap>(heap->name());
 }
 void sp_heap_destroy(sp_heap* heap) noexcept {
-  if (heap != nullptr) checked(heap).destroy();
+  if (heap != nullptr) looked_up(heap).destroy();
 }
 void sp_heap_reset(sp_heap* heap) noexcept {
-  checked(heap).reset();
+  looked_up(heap).reset();
 }
 
 void* sp_heap_malloc(sp_heap* heap, size_t size) noexcept {
@@ -144,7 +148,7 @@ void* sp_heap_calloc(sp_heap* heap, size_t count, size_t size) noexcept {
   return got.zero ? got.p : memset(got.p, 0, bytes);
 }
 void* sp_heap_aligned_alloc(sp_heap* heap, size_t alignment, size_t size) noexcept {
-  Heap& in = checked(heap);
+  Heap& in = looked_up(heap);
   if (!is_power_of_two(alignment)) return invalid_argument();
   if (size > kMostBytes || alignment > kMostBytes - size) return out_of_memory();
   return or_out_of_memory(in.allocate_aligned(size, alignment));
@@ -155,7 +159,7 @@ void* sp_heap_realloc(sp_heap* heap, void* block, size_t size) noexcept {
     sp_heap_free(heap, block);
     return nullptr;
   }
-  const Slice run = run_in(checked(heap), block);
+  const Slice run = run_in(looked_up(heap), block);
   void* const p = size > kMostBytes ? nullptr : Heap::resize(block, run, size);
   return p != nullptr ? p : out_of_memory();
 }
@@ -166,14 +170,14 @@ void sp_heap_free(sp_heap* heap, void* block) noexcept {
 
 int sp_heap_owns(const sp_heap* heap, const void* address) noexcept {
   const Slice run = run_of(address);
-  return run != 0 && checked(heap).has(run) ? 1 : 0;
+  return run != 0 && looked_up(heap).has(run) ? 1 : 0;
 }
 void sp_heap_visit(sp_heap* heap, void (*visit)(void* block, size_t size, void* context),
                    void* context) noexcept {
-  checked(heap).visit([=](void* block, std::size_t bytes) { visit(block, bytes, context); });
+  looked_up(heap).visit([=](void* block, std::size_t bytes) { visit(block, bytes, context); });
 }
 void sp_heap_stats(sp_heap* heap, struct sp_heap_statistics* out, size_t size) noexcept {
-  const Heap::Use use = checked(heap).use();
+  const Heap::Use use = looked_up(heap).use();
   const sp_heap_statistics all{use.limit == SIZE_MAX ? 0 : use.limit, use.taken, use.bytes,
                                use.blocks};
   memset(out, 0, size);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <spanalloc/spanalloc.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cstddef>
@@ -60,18 +61,9 @@ struct StatisticsFile {
 /// On standard error, in one line; of a long name the beginning.
 SPANALLOC_COLD static void tell_no_statistics(const char* path, const char* why) {
   char line[320];
-  std::size_t length = 0;
-  const auto add = [&](const char* text, std::size_t most) {
-    const std::size_t more = min_of(strlen(text), most);
-    memcpy(line + length, text, more);
-    length += more;
-  };
-  add("spanalloc: cannot write statistics to ", 40);
-  add(path, 200);
-  add(": ", 2);
-  add(why, 70);
-  add("\n", 1);
-  os::write_text(2, line, length);
+  const int length = snprintf(line, sizeof line,
+                              "spanalloc: cannot write statistics to %.200s: %.60s\n", path, why);
+  if (length > 0) os::write_text(2, line, static_cast<std::size_t>(length));
 }
 
 // As late as a library can: what other destructors of this priority and above free is free.

@@ -225,12 +225,8 @@ class Runs : thread::ForkWatch {
   /// proportion to all runs.
   template <class Visit>
   SPANALLOC_COLD void for_runs(Visit visit) {
-    arena_.walk([&](std::uint32_t first, std::size_t count, bool free) {
-      if (free || first + count > known_end_.load_relaxed()) return;
-      // (A range that was just taken may still have the records of others.)
-      if (table_[first].first.load_relaxed() == first)
-        visit(first, table_[first].owner.load_relaxed());
-    });
+    walk([](void* to, Slice run, std::uint64_t owner) { (*static_cast<Visit*>(to))(run, owner); },
+         &visit);
   }
 
   /// A number for a heap's name: another one than those of the 65,535 heaps before.
@@ -238,10 +234,9 @@ class Runs : thread::ForkWatch {
 
   SPANALLOC_COLD ProgramHeaps::Figures figures() {
     ProgramHeaps::Figures all;
-    arena_.walk([&](std::uint32_t first, std::size_t count, bool free) {
-      if (free || first + count > known_end_.load_relaxed()) return;
-      all.taken_bytes += count * kSlice;
-      if (is_home(first)) ++all.heaps;
+    for_runs([&](Slice run, std::uint64_t) {
+      all.taken_bytes += bytes_of(run);
+      if (is_home(run)) ++all.heaps;
     });
     const std::size_t held = arena_.held() * kSlice;  // taken, or free and dirty
     all.kept_bytes = held - min_of(all.taken_bytes, held);
@@ -251,6 +246,16 @@ class Runs : thread::ForkWatch {
 
  private:
   friend struct RunsTestAccess;  // defined by unit tests only
+
+  // One function for all visitors: the arena's walk is long, and each of these is seldom.
+  SPANALLOC_COLD void walk(void (*visit)(void* to, Slice run, std::uint64_t owner), void* to) {
+    arena_.walk([&](std::uint32_t first, std::size_t count, bool free) {
+      if (free || first + count > known_end_.load_relaxed()) return;
+      // (A range that was just taken may still have the records of others.)
+      if (table_[first].first.load_relaxed() == first)
+        visit(to, first, table_[first].owner.load_relaxed());
+    });
+  }
 
   /// The first word of a heap, which is 0 while the heap is being destroyed (heap.hpp).
   bool is_being_destroyed(Slice heap) {

@@ -99,8 +99,7 @@ class UnitSet {
   bool for_words(Block block, Visit visit) const {
     for (std::size_t unit = block.first; unit < block.end();) {
       const std::size_t in_word = min_of(64 - unit % 64, block.end() - unit);
-      const std::uint64_t ones =
-          in_word == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << in_word) - 1;
+      const std::uint64_t ones = ~std::uint64_t{0} >> ((64 - in_word) % 64);  // in_word of them
       if (!visit(word(unit), ones << (unit % 64))) return false;
       unit += in_word;
     }
