@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <latch>
 #include <random>
 #include <thread>
@@ -20,19 +21,19 @@
 namespace spanalloc::large {
 namespace {
 
-// An object that tells its size and owner-to-be in the first and last word of each 64 KiB.
+// An object that tells its size and owner-to-be in the first word of each 64 KiB, and in its last.
 struct Object {
   unsigned char* p = nullptr;
   std::size_t n = 0;
 
   static constexpr std::size_t kStep = 64 * kKiB;
   void mark() const {
-    for (std::size_t at = 0; at < n; at += kStep) word(at) = address_of(p) ^ at ^ n;
+    for (std::size_t at = 0; at + 8 <= n; at += kStep) word(at) = address_of(p) ^ at ^ n;
     word((n - 8) & ~std::size_t{7}) = n;
   }
-  // As marked at `old`, when it was of `size`.
+  // As marked at `old`, when it was of `size`: each word that lies in it whole, before and now.
   bool is_marked(const unsigned char* old, std::size_t size) const {
-    for (std::size_t at = 0; at < min_of(n, size); at += kStep) {
+    for (std::size_t at = 0; at + 8 <= min_of(n, size); at += kStep) {
       const bool last = size - at <= 16;  // the last word may stand there
       if (!last && word(at) != (address_of(old) ^ at ^ size)) return false;
     }
@@ -42,6 +43,28 @@ struct Object {
  private:
   std::uint64_t& word(std::size_t at) const { return *reinterpret_cast<std::uint64_t*>(p + at); }
 };
+
+// Of whatever sizes: what a copy of the bytes that both have in common takes along is enough.
+TEST(StandardLargeThreads, AnObjectIsAsMarkedWhereverItsBytesAreCopied) {
+  constexpr std::size_t kFirst = 2 * Object::kStep - 20;
+  constexpr std::size_t kLast = 2 * Object::kStep + 20;
+  const std::vector<std::uint64_t> zeros(kLast / 8 + 2);
+  std::vector<std::uint64_t> from = zeros;
+  std::vector<std::uint64_t> to = zeros;
+  Object object{reinterpret_cast<unsigned char*>(from.data()), 0};
+  Object copy{reinterpret_cast<unsigned char*>(to.data()), 0};
+  for (object.n = kFirst; object.n <= kLast; ++object.n) {
+    object.mark();
+    for (copy.n = kFirst - Object::kStep; copy.n <= kLast; ++copy.n) {
+      if (copy.n == kLast - Object::kStep) copy.n = kFirst;
+      const std::size_t common = min_of(copy.n, object.n);
+      std::memcpy(copy.p, object.p, common);
+      std::memset(copy.p + common, 0, copy.n - common);
+      std::memset(copy.p + copy.n, 0, 8);
+      ASSERT_TRUE(copy.is_marked(object.p, object.n)) << object.n << " -> " << copy.n;
+    }
+  }
+}
 
 // Objects that all threads have in common; what is in a slot is whole.
 class Market {
@@ -99,6 +122,8 @@ class Market {
       case 1:
       case 2:
         return kMiB - 64 * kKiB + random() % (kMiB / 2);
+      case 3:  // about a mark
+        return Object::kStep * (1 + random() % 40) + random() % 32 - 16;
       default:
         return 33 * kKiB + random() % (300 * kKiB);
     }

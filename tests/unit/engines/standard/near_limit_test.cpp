@@ -313,6 +313,7 @@ TEST(StandardNearLimit, WhatIsHeldAddsUp) {
 // What threads were in the middle of when the process forked is counted anew.
 TEST(StandardNearLimit, WhatIsHeldAddsUpInAForksChild) {
   in_fresh_process([] {
+    E::process_start();  // as a library does: a fork in the middle of the start has no handlers yet
     E::set_soft_limit(kLimit);
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
@@ -328,17 +329,18 @@ TEST(StandardNearLimit, WhatIsHeldAddsUpInAForksChild) {
         free_all(blocks);
       });
     }
-    for (unsigned i = 0; i < (test::kUnderTsan ? 3 : 30); ++i) {
-      const int ended = test::run_in_child([] {
+    int ended = 0;
+    for (unsigned i = 0; ended == 0 && i < (test::kUnderTsan ? 3 : 30); ++i) {
+      ended = test::run_in_child([] {
         E::deallocate(E::allocate(100));
         E::deallocate(E::allocate(3 * kMiB));
         E::trim();
         return CoalescingArenaTestAccess::books_add_up(E::pages.arena) ? 0 : 1;
       });
-      ASSERT_EQ(ended, 0) << i;
     }
     stop = true;
     for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(ended, 0);
     E::trim();
     EXPECT_TRUE(CoalescingArenaTestAccess::books_add_up(E::pages.arena));
   });
