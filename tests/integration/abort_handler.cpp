@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "support/clock.hpp"
+#include "support/cpu.hpp"
 #include "support/harness.hpp"
 
 namespace {
@@ -413,12 +414,15 @@ bool is_noticed(const Kind& kind, std::size_t size) {
   return outcome.killed_by(SIGABRT);
 }
 
-// What is given back to the kernel before it is written to goes unnoticed: so that a process that
-// waits for a CPU notices the same as one that does not, the library's clock stands still.
+// What is given back to the kernel before it is written to goes unnoticed, and so does what is freed
+// on a CPU that nobody allocates on afterwards: so that a process that waits for a CPU, or goes to
+// another one, notices the same as one that does not, the library's clock stands still, and all
+// stay on one CPU.
 template <class Each>
 void for_each_noticed(Each each) {
   harness::require_library_malloc();
   harness::stop_clock();
+  harness::stay_on_this_cpu();
   std::size_t noticed = 0;
   for (const Kind& kind : kKinds) {
     std::size_t of_kind = 0;

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/cpu.hpp"
 #include "support/harness.hpp"
 
 extern "C" {
@@ -147,10 +148,7 @@ void run_on(const cpu_set_t& set) {
 }
 // On another CPU there may be no chain yet, which is made under a lock.
 void stay_here() {
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(static_cast<std::size_t>(sched_getcpu()), &here);
-  run_on(here);
+  harness::stay_on_this_cpu();
 }
 
 void are_run(const Arguments&) {

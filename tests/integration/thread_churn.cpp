@@ -3,7 +3,6 @@
 // threads that there were.
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <atomic>
 
 #include "support/clock.hpp"
+#include "support/cpu.hpp"
 #include "support/harness.hpp"
 
 namespace {
@@ -79,11 +79,7 @@ void sequence(const Arguments&) {
 
 // Where a library has a cache for each CPU, and a test is not about them (ONE_CPU).
 void stay_on_one_cpu_if_asked() {
-  if (getenv("ONE_CPU") == nullptr) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(sched_getcpu()), &set);
-  CHECK(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity: %s", strerror(errno));
+  if (getenv("ONE_CPU") != nullptr) harness::stay_on_this_cpu();
 }
 
 // Batches of 32 living at once; every block is freed by a thread of the next batch.
