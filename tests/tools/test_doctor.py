@@ -110,6 +110,11 @@ class ReaderTest(unittest.TestCase):
         self.assertFalse(place.takes(""))
         self.assertFalse(place.takes("x" * 4001))
 
+    def test_what_a_name_may_have_meant(self):
+        for said, meant in (("SOFTLIMIT", "SOFT_LIMIT"), ("STATS", "STATS_AT_EXIT"), ("Cpu", "CPUS"), ("TPH", "THP"),
+                            ("FOO", None), ("FAR", None), ("", None)):
+            self.assertEqual(options.meant(f"SPANALLOC_{said}"), meant and f"SPANALLOC_{meant}", said)
+
     def test_lists_of_cpus(self):
         for text, numbers in (("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), (None, set()), ("x", set()),
                               ("1-", set())):

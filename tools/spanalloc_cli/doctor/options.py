@@ -83,5 +83,9 @@ def value(environment, name):
 
 
 def meant(name):
-    """The option whose name is like this one; None where none is."""
-    return next(iter(difflib.get_close_matches(name.upper(), OPTIONS, n=1, cutoff=0.75)), None)
+    """The option whose name is like this one, or begins so; None where none is."""
+    options = {option.removeprefix(PREFIX): option for option in OPTIONS}
+    said = name.upper().removeprefix(PREFIX)
+    like = difflib.get_close_matches(said, options, n=1, cutoff=0.6)
+    like += [option for option in options if said and option.startswith(said)]
+    return options[like[0]] if like else None
