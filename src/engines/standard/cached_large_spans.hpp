@@ -94,6 +94,7 @@ class CachedLargeSpans {
   /// `slices_of(span)`: what was given to keep().
   template <class SlicesOf>
   Span* take(ClassId c, SlicesOf&& slices_of) {
+    if (Span* const youngest = take_youngest(c)) return youngest;
     Span* found = nullptr;
     std::uint32_t kept = 0;
     const std::uint32_t n = count_;

@@ -74,7 +74,7 @@ struct Standard {
   /// A thread that only frees takes a cache record with so many frees of others' blocks, for its
   /// batches.
   static constexpr std::uint8_t kFreesForCache = 16;
-  /// A thread takes a map with so many frees that it would have served: one that frees little needs
+  /// A thread takes a map with so many calls that it would have served: one that makes few needs
   /// no page.
   static constexpr std::uint8_t kMissesForMap = 64;
   /// A thread borrows at least so many blocks, or as many as make a span partial.

@@ -43,9 +43,9 @@ inline constexpr std::size_t kMostSpan = 256 * kKiB;
 
 /// The key that links are stored under. The first start of a page layer chooses it, before there is
 /// a block; constant from then on. (A thread that has not seen the choice has no block, and
-/// kNoBlock's word is no link under either key.) Alone in its cache line, which nobody else writes.
+/// no_block()'s word is no link under either key.) Alone in its cache line, which nobody else writes.
 struct alignas(kCacheLine) LinkKey : SetOnce {
-  // With bit 0 clear kNoBlock's word is odd under every key. No key is 0.
+  // With bit 0 clear no_block()'s word is odd under every key. No key is 0.
   void choose(std::uint64_t random) { set((random & ~std::uint64_t{1}) | 2); }
 };
 inline constinit LinkKey link_key{};
@@ -84,6 +84,7 @@ class Block {
   /// this block alone.
   SPANALLOC_INLINE void mark_kept();
   SPANALLOC_INLINE bool is_kept() const;
+  SPANALLOC_INLINE bool has_link_or_is_kept(std::size_t span) const;
   /// For a block that leaves its list.
   SPANALLOC_INLINE void clear_link() { stored_ = 0; }
   /// For a block that is off its list already: a fork's child finds it with its link, or on no
@@ -102,18 +103,28 @@ struct NoBlock {
   Block block{~std::uint64_t{0}};
 };
 static_assert(offsetof(NoBlock, block) == kEndBit);
-inline constexpr NoBlock kNoBlock{};
-/// Where no block is either: kept blocks are marked by its address.
-inline constexpr NoBlock kKeptBlock{};
+/// The second is no block either: kept blocks are marked by its address. Side by side, at a multiple
+/// of both, so that one test tells addresses of theirs.
+struct alignas(2 * sizeof(NoBlock)) NoBlocks {
+  NoBlock end;
+  NoBlock kept;
+};
+inline constexpr NoBlocks kNoBlocks{};
 constexpr Block* no_block() {
-  return const_cast<Block*>(&kNoBlock.block);
+  return const_cast<Block*>(&kNoBlocks.end.block);
 }
 
 void Block::mark_kept() {
-  link_to(&kKeptBlock.block);
+  link_to(&kNoBlocks.kept.block);
 }
 bool Block::is_kept() const {
-  return link() == (address_of(this) ^ address_of(&kKeptBlock.block));
+  return link() == (address_of(this) ^ address_of(&kNoBlocks.kept.block));
+}
+bool Block::has_link_or_is_kept(std::size_t span) const {
+  const std::uint64_t link = this->link();
+  constexpr std::uintptr_t kWhich = sizeof(NoBlock);  // the bit in which the two differ
+  return leads_to_block(link, span) ||
+         ((link ^ address_of(this)) & ~kWhich) == address_of(no_block());
 }
 
 /// What a list in a span of `span` bytes holds, up to the first bad link.

@@ -25,6 +25,13 @@ struct LargeBlocks {
     return p;
   }
 
+  /// The same for a request that may be aligned.
+  static void* block_for(auto& thread, Span* large, ClassId c, Request request) {
+    const bool fits =
+        request.bytes <= large->room() && Place::is_aligned(large->first_block(), request);
+    return fits ? block_of(*large, c) : fit_cached(request.bytes, thread, large, request.alignment);
+  }
+
   /// Moves the block of a cached large span, which is in use again: the request would not fit
   /// behind its beginning, or would not be aligned there. (No other thread looks at that, because
   /// no block of the span is out. It still begins in its first slice.)
@@ -95,11 +102,7 @@ struct LargeBlocks {
     Span* large = thread.cache->large_spans.take(c, [](const Span& span) {
       return unsigned{Classes::kTable[index_of(span.shown_class())].slices};
     });
-    if (large == nullptr) return nullptr;
-    if (request.bytes > large->room() || !Place::is_aligned(large->first_block(), request)) {
-      return fit_cached(request.bytes, thread, large, request.alignment);
-    }
-    return block_of(*large, c);
+    return large != nullptr ? block_for(thread, large, c, request) : nullptr;
   }
 
   // The span's record says "in use" last of all: until then a fork's child finds the memory free.

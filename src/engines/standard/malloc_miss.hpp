@@ -110,6 +110,10 @@ struct MallocMiss {
     if (SPANALLOC_UNLIKELY(n == 0)) return thread.allocate_aligned(1, alignment);
     const ClassId c = Classes::of_aligned(n, alignment);
     if (c == ClassId::kNone) return allocate_huge(thread, {n, alignment}, Fill{});
+    if (c >= Classes::kFirstLarge && thread.cache != nullptr) {
+      if (Span* const large = thread.cache->large_spans.take_youngest(c); large != nullptr)
+        return Large::block_for(thread, large, c, {n, alignment});
+    }
     return allocate_class(thread, c, {n, alignment});
   }
 

@@ -40,7 +40,7 @@ struct Misuse {
   /// The block to be freed has a link where the program's first word is: almost surely it is on a
   /// list.
   SPANALLOC_INLINE static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(block->has_link(kMostSpan) || block->is_kept());
+    return SPANALLOC_UNLIKELY(block->has_link_or_is_kept(kMostSpan));
   }
 
   /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of

@@ -19,14 +19,17 @@ struct Resize {
 
   /// 0: it is elsewhere, or may be free.
   SPANALLOC_INLINE static std::size_t usable_size_at_once(auto& thread, const void* p) {
-    return look_at_once(thread, p).usable;
+    const Span* const own = own_of_live(thread, p);
+    if (SPANALLOC_LIKELY(own != nullptr)) return Classes::info(own->shown_class()).block_size;
+    return look_by_record(thread, p).usable;
   }
   /// No `usable`: it is elsewhere, or may be free, or is to be looked at once more.
   template <LeavesAlone Policy>
   SPANALLOC_INLINE static Resized resize_at_once(auto& thread, void* p, std::size_t n) {
-    const Known at = look_at_once(thread, p);
-    if (SPANALLOC_LIKELY(at.c < Classes::kFirstLarge && at.usable != 0))
-      return resize_small<Policy>(p, n, at.c);
+    const Span* const own = own_of_live(thread, p);
+    if (SPANALLOC_LIKELY(own != nullptr)) return resize_small<Policy>(p, n, own->shown_class());
+    const Known at = look_by_record(thread, p);
+    if (at.usable != 0 && at.c < Classes::kFirstLarge) return resize_small<Policy>(p, n, at.c);
     return Policy::leaves_alone(n, at.usable) ? Resized{p, at.usable} : Resized{};
   }
 
@@ -34,8 +37,9 @@ struct Resize {
 
   static std::size_t usable_size(auto& thread, const void* p) {
     if (p == nullptr) return 0;
-    const Location at = locate_live(thread, p);
-    if (SPANALLOC_UNLIKELY(!at.is_block)) return thread.pages->outside.usable_size(p);
+    std::size_t outside = 0;
+    const Location at = locate_live(thread, p, outside);
+    if (SPANALLOC_UNLIKELY(!at.is_block)) return outside;
     return Large::block_bytes(*thread.pages, at.size_class(), at.span);
   }
 
@@ -48,9 +52,9 @@ struct Resize {
   template <LeavesAlone Policy>
   static Resized resize(auto& thread, void* p, std::size_t n) {
     Pages& pages = *thread.pages;
-    const Location at = locate_live(thread, p);
+    std::size_t usable = 0;
+    const Location at = locate_live(thread, p, usable);
     if (SPANALLOC_UNLIKELY(!at.is_block)) {
-      const std::size_t usable = pages.outside.usable_size(p);
       if (Policy::leaves_alone(n, usable)) return {p, usable};
       if (SPANALLOC_UNLIKELY(n > usable && n <= kMaxRequest &&
                              pages.arena.shortage().is_watched())) {
@@ -61,7 +65,7 @@ struct Resize {
     }
     const ClassId c = at.size_class();
     if (!Classes::has_one_block(c)) return resize_small<Policy>(p, n, c);
-    const std::size_t usable = Large::block_bytes(pages, c, at.span);
+    usable = Large::block_bytes(pages, c, at.span);
     if (Policy::leaves_alone(n, usable)) return {p, usable};
     if (n > kMaxRequest || n <= Config::kMaxSmall) return {nullptr, usable};
     const auto inside = thread.enter();
@@ -80,33 +84,57 @@ struct Resize {
     std::size_t usable = 0;
     ClassId c = ClassId::kNone;
   };
-  // With no call, no lock and no other thread's line but the second one of the span's record.
-  SPANALLOC_INLINE static Known look_at_once(auto& thread, const void* p) {
-    Pages& pages = *thread.pages;
-    const std::size_t number = pages.slice_of(address_of(p));
-    if (SPANALLOC_UNLIKELY(!pages.has_plain_slice(number))) return {};
-    const SpanRef span = pages.span_of(pages.span(SpanNumber{static_cast<std::uint32_t>(number)}));
-    const SpanWord word = span->load_word();
-    const ClassId c = span->shown_class();
-    const std::size_t size = Classes::info(c).block_size;
-    if (SPANALLOC_LIKELY(thread.is_mine(word))) {
-      const auto* const block = static_cast<const Block*>(p);
-      const bool is_live =
-          span->is_block(address_of(p)) && !standard::Misuse<Config>::looks_free(block) &&
-          span->free_list().first() != block && word.head() != pages.offset_of(span, p);
-      return SPANALLOC_LIKELY(is_live) ? Known{size, c} : Known{};
-    }
-    // (A huge one's size is the arena's to tell.)
-    if (word != kLargeInUse || c == Classes::kHuge || !span->begins_at(address_of(p))) return {};
-    return {min_of(std::size_t{span->room()}, size), c};
+  // The looks at once: with no call, no lock and no other thread's line but the second one of the
+  // span's record.
+
+  // The span of this thread that has the block; nullptr: the map does not show it, or the block may
+  // be free.
+  SPANALLOC_INLINE static const Span* own_of_live(auto& thread, const void* p) {
+    const std::uintptr_t a = address_of(p);
+    FreeTargetPointer target(*thread.map, a);
+    if (SPANALLOC_UNLIKELY(!FreeTarget::accepts(target, a))) return nullptr;
+    // Else a remote batch, of a span that another thread may have
+    if (SPANALLOC_UNLIKELY(!thread.pages->is_record(target.get()))) return nullptr;
+    const auto* const span = static_cast<const Span*>(target.get());
+    return may_be_free(*span, p) ? nullptr : span;
   }
-  // The place of a live block. If that says "no block", the block is outside the arena.
-  SPANALLOC_INLINE static Location locate_live(auto& thread, const void* p) {
+  // Asked of a block in a span of this thread.
+  SPANALLOC_INLINE static bool may_be_free(const Span& span, const void* p) {
+    const auto* const block = static_cast<const Block*>(p);
+    const std::size_t offset = address_of(p) - span.first_block();
+    return SPANALLOC_UNLIKELY(standard::Misuse<Config>::looks_free(block) ||
+                              span.free_list().first() == block ||
+                              span.load_word().head() == as_block_offset(offset));
+  }
+  // Of a large block, or an own one of a class that has a magazine. (Other own ones the map will
+  // show: locate_live().)
+  SPANALLOC_INLINE static Known look_by_record(auto& thread, const void* p) {
+    Pages& pages = *thread.pages;
+    const std::uintptr_t a = address_of(p);
+    const std::size_t number = pages.slice_of(a);
+    if (SPANALLOC_UNLIKELY(!pages.has_plain_slice(number))) return {};
+    const SpanRef slice = pages.span(SpanNumber{static_cast<std::uint32_t>(number)});
+    if (slice->load_word() == kLargeInUse) {
+      const ClassId c = slice->shown_class();
+      // (A huge one's size is the arena's to tell.)
+      if (c == Classes::kHuge || !slice->begins_at(a)) return {};
+      return {min_of(std::size_t{slice->room()}, std::size_t{Classes::info(c).block_size}), c};
+    }
+    const SpanRef span = pages.span_of(slice);
+    const ClassId c = span->shown_class();
+    const bool is_known = thread.is_mine(span->load_word()) && thread.cache->magazines.is_open(c) &&
+                          span->is_block(a) && !may_be_free(*span.record, p);
+    return is_known ? Known{Classes::info(c).block_size, c} : Known{};
+  }
+  // The place of a live block. If that says "no block", the block is outside the arena, and
+  // `outside` is set to its usable bytes.
+  SPANALLOC_INLINE static Location locate_live(auto& thread, const void* p, std::size_t& outside) {
     using Misuse = standard::Misuse<Config>;
     // The span stays as it is because the caller's block is out
     const Location at = Location::of(p, *thread.pages);
     if (SPANALLOC_UNLIKELY(!at.is_block)) {
-      if (thread.pages->outside.usable_size(p) != 0) return {};
+      outside = thread.pages->outside.usable_size(p);
+      if (outside != 0) return {};
       if (at.has_record())
         os::fatal("size asked of a pointer that is not the start of a live block:", p);
       os::fatal("size asked of a pointer that this allocator did not return:", p);
@@ -117,6 +145,8 @@ struct Resize {
                            Misuse::is_newest_free(thread, at.span, at.word, p))) {
       os::fatal("size asked of memory that is free:", p);
     }
+    if (thread.is_mine(at.word) && !thread.cache->magazines.is_open(at.size_class()))
+      thread.miss_map(at.span, *at.span.record);
     return at;
   }
 

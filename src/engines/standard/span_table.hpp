@@ -48,6 +48,10 @@ class SpanTable {
   SPANALLOC_INLINE bool has_plain_slice(std::size_t number) const {
     return SPANALLOC_LIKELY(number < plain_end_.load_relaxed());
   }
+  /// Whether the target is a span's record (and there is no gap before it).
+  SPANALLOC_INLINE bool is_record(const FreeTarget* target) const {
+    return has_plain_slice((address_of(target) - address_of(&spans_[0])) / sizeof(Span));
+  }
   /// The record of the slice that `a` lies in, if it has one; also behind gaps,
   /// where foreign mappings are.
   SpanRef any_slice_at(std::uintptr_t a) {

@@ -59,7 +59,7 @@ class ThreadCache : public ThreadState<Config> {
   /// The exit hook has run: the thread takes a cache record for one call at a time
   bool exited = false;
   std::uint8_t exit_round = 0;  ///< thread::ExitKey's
-  std::uint8_t map_misses = 0;  ///< how many frees a map would have served, up to kMissesForMap
+  std::uint8_t map_misses = 0;  ///< how many calls a map would have served, up to kMissesForMap
   std::uint8_t lone_frees = 0;  ///< frees of others' blocks without a record, up to kFreesForCache
 
   constexpr ThreadCache(Heap<Config>& the_heap, PageLayer<Config>& its_pages)
@@ -187,7 +187,7 @@ class ThreadCache : public ThreadState<Config> {
     FreeMiss::free_to_span(*this, span, newest, oldest, count);
   }
   void free_kept(void* p) { FreeMiss::free_kept(p, *this); }
-  /// The caller's free would have taken the short path if the map had led to the target.
+  /// The caller's call would have been short if the map had led to the target.
   void miss_map(SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(map == &kNoMap && map_misses != Config::kMissesForMap)) {
       ++map_misses;

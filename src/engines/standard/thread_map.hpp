@@ -1,6 +1,6 @@
 // A thread's map: it leads from an address to the free target of the span that the address
 // lies in, for the spans of one thread. So every free of the thread's own blocks is one short
-// path, wherever they lie.
+// path, wherever they lie; and so is the question how large one of them is (resize.hpp).
 //
 // There is an entry for each value of the address bits 16 to 31: one for each slice of 4 GiB;
 // slices that are 4 GiB apart share one. So an entry is a guess, and the target's test of the
@@ -10,8 +10,8 @@
 // The map's thread sets entries, for its own spans and remote batches. When a span leaves it, the
 // entry is cleared before anybody else can own the span: by the thread itself, or by the thread
 // that has claimed the empty span. They clear it by a compare-and-swap, which leaves an entry alone
-// that leads elsewhere by now. No block of a claimed span is out, so no correct free of the
-// thread's can be looking at the entry.
+// that leads elsewhere by now. No block of a claimed span is out, so no correct free or question of
+// the thread's can be looking at the entry.
 //
 // A map is address space that is zero until it is written: a page of it serves 32 MiB of spans.
 #pragma once
@@ -64,6 +64,9 @@ class FreeTargetPointer {
 #if defined(__x86_64__)
     offset_ = opaque(offset_);
 #endif
+    return get();
+  }
+  SPANALLOC_INLINE FreeTarget* get() const {
     return reinterpret_cast<FreeTarget*>(reinterpret_cast<char*>(map_) +
                                          (offset_ + offsetof(ThreadMap, none)));
   }
