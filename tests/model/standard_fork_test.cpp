@@ -106,6 +106,19 @@ struct UsedUpIsShared : StandardWorld {
     }
   }
 };
+// One of two is, for which there is no room any more.
+struct RoomIsLost : MoreUsedUpWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[7];
+  RoomIsLost() {
+    start_with_two_used_up(0, p);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return pass_round();
+    free(p[0]);
+  }
+};
 // The owner collects a delayed span, and takes it.
 struct OwnerCollects : EarlyPartialWorld {
   static constexpr unsigned kThreads = 2;
@@ -139,6 +152,19 @@ struct EndsWithSpans : StandardWorld {
     if (self == 0) free(p[0]);
     if (self == 0) return end();
     free(p[1]);
+  }
+};
+// with two used-up ones,
+struct EndsWithTwoUsedUp : MoreUsedUpWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[7];
+  EndsWithTwoUsedUp() {
+    start_with_two_used_up(0, p);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return end();
+    free(p[3]);
   }
 };
 // with a batch, while the span's owner collects,
@@ -384,6 +410,7 @@ TEST(StandardFork, SpansAreWhereTheyBelong) {
   expect_holds_when_forked<Forked<TwoRemoteFrees, Left{.just_freed = 0}>>("TwoRemoteFrees", 1);
   expect_holds_when_forked<Forked<UsedUpIsShared, Left{.lost = 1, .just_freed = 0}>>(
       "UsedUpIsShared", 1);
+  expect_holds_when_forked<Forked<RoomIsLost, Left{.lost = 1, .just_freed = 0}>>("RoomIsLost", 1);
   expect_holds_when_forked<Forked<OwnerCollects, Left{.lost = 1, .just_freed = 0}>>("OwnerCollects",
                                                                                     1);
   expect_holds_when_forked<Forked<Adoption, Left{.lost = 1, .just_freed = 0}>>("Adoption", 1);
@@ -391,6 +418,8 @@ TEST(StandardFork, SpansAreWhereTheyBelong) {
 }
 TEST(StandardFork, AtThreadsEnds) {
   expect_holds_when_forked<Forked<EndsWithSpans, Left{.lost = 1}>>("EndsWithSpans", 1);
+  expect_holds_when_forked<Forked<EndsWithTwoUsedUp, Left{.lost = 1, .just_freed = 0}>>(
+      "EndsWithTwoUsedUp", 1);
   expect_holds_when_forked<Forked<EndsWithBatch, Left{.lost = 1, .missing = 4}>>("EndsWithBatch",
                                                                                  1);
   expect_holds_when_forked<Forked<EndsWithLoan, Left{.lost = 1, .just_freed = 0}>>("EndsWithLoan",

@@ -226,6 +226,22 @@ struct EndsWithUsedUp : StandardWorld {
 using EndsWithUsedUpAgainstOne = EndsWithUsedUp<1>;
 using EndsWithUsedUpAgainstTwo = EndsWithUsedUp<2>;
 
+// ... with two used-up spans and a current one.
+struct EndsWithTwoUsedUp : MoreUsedUpWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[7];
+  EndsWithTwoUsedUp() {
+    start_with_two_used_up(0, p);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return end();
+    free(p[0]);
+    free(p[3]);
+  }
+  void at_rest() { check_to_the_end(); }
+};
+
 // ... with a shared span in which it has uncollected frees; and goes on to free.
 template <unsigned kOthers>
 struct EndsWithShared : StandardWorld {
@@ -367,6 +383,7 @@ TEST(StandardOwnership, ThreadEnds) {
   EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", {});
   EXPECT_HOLDS_EVERYWHERE(EndsWithCurrentAgainstOne, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(EndsWithUsedUpAgainstOne, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithTwoUsedUp, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(EndsWithSharedAgainstOne, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(EndsWithBatchAgainstEnd, 2, 2);
   EXPECT_HOLDS_EVERYWHERE(EndsWithBatchAgainstCollect, 2, 2);

@@ -392,6 +392,30 @@ struct UsedUpIsShared : StandardWorld {
 using UsedUpIsSharedAgainstOne = UsedUpIsShared<1>;
 using UsedUpIsSharedAgainstTwo = UsedUpIsShared<2>;
 
+// The same where there was room for two; one of them has become ready meanwhile.
+template <unsigned kOthers>
+struct RoomIsLost : MoreUsedUpWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[7];
+  RoomIsLost() {
+    start_with_two_used_up(0, p);
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      free(p[2]);
+      pass_round();
+      MODEL_CHECK(word_of(p[0]).state() != SpanState::kOwned);
+      MODEL_CHECK(word_of(p[3]).state() == SpanState::kOwned);
+    } else {
+      free(p[self - 1]);
+    }
+  }
+  void at_rest() { check_to_the_end(); }
+};
+using RoomIsLostAgainstOne = RoomIsLost<1>;
+using RoomIsLostAgainstTwo = RoomIsLost<2>;
+
 TEST(StandardSpan, PartialSpans) {
   EXPECT_FINDS(naive::ReusableThenLinked, "in_pool", {});
   EXPECT_FINDS(naive::PutIntoClosedSet, "reachable", {});
@@ -406,6 +430,8 @@ TEST(StandardSpan, PartialSpans) {
   EXPECT_HOLDS_EVERYWHERE(Neighbours, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(UsedUpIsSharedAgainstOne, 4, 3);
   EXPECT_HOLDS_EVERYWHERE(UsedUpIsSharedAgainstTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(RoomIsLostAgainstOne, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(RoomIsLostAgainstTwo, 1, 1);
 }
 
 }  // namespace

@@ -49,6 +49,15 @@ struct ModelMagazines : ModelStandard {
   static constexpr unsigned kMagazineBlocks = 2;
 };
 
+/// ... keeps a second used-up span when it has gone on twice with a span that was nearly full.
+/// (Classes that are looked up by the byte have that, and no magazines.)
+struct ModelMoreUsedUp : ModelStandard {
+  static constexpr const char* kName = "standard-model-more-used-up";
+  static constexpr unsigned kClassesByByte = 42;  // up to 20 KiB
+  static constexpr std::uint8_t kRefillsToKeep = 1;
+  static constexpr std::size_t kMoreUsedUpBytes = 64 * kKiB;
+};
+
 template <class TheConfig>
 class StandardWorldOf {
  public:
@@ -299,6 +308,35 @@ class MagazinesWorld : public StandardWorldOf<ModelMagazines> {
 
  protected:
   standard::Magazines<Config>& magazines() { return cache().cache->magazines; }
+};
+
+/// Threads may keep two used-up spans.
+class MoreUsedUpWorld : public StandardWorldOf<ModelMoreUsedUp> {
+ public:
+  static constexpr standard::ClassId kClass = Classes::of(kThree);
+  static_assert(kClass < standard::Magazines<Config>::kFirst);
+
+  /// Thread t has two used-up spans, with blocks p[0] to p[2] and p[3] to p[5], and a current one
+  /// with p[6]. All are out.
+  void start_with_two_used_up(unsigned t, void* (&p)[7]) {
+    start_attached(t);
+    as(t, [&] {
+      const auto inside = cache().enter();
+      for (int i = 0; i < 2; ++i) owned().note_found(cache(), kClass, true);
+    });
+    start_with(t, kThree, p);
+    for (const void* block : {p[0], p[3]}) {
+      MODEL_CHECK(word_of(block).state() == SpanState::kOwned);
+    }
+  }
+  /// There is room for one again: the older one is shared.
+  void pass_round() {
+    const auto inside = cache().enter();
+    owned().pass_round(cache());
+  }
+
+ protected:
+  standard::OwnedSpans<Config>& owned() { return cache().cache->owned; }
 };
 
 }  // namespace model
