@@ -90,7 +90,8 @@ class CachedLargeSpans {
     places_[n - 1].store_relaxed(nullptr);
     return span;
   }
-  /// Any span of class c, in use again, or nullptr. Those that others have taken make room.
+  /// Any span of class c, in use again, or nullptr: the youngest, or after a look at all, in which
+  /// those that others have taken make room.
   /// `slices_of(span)`: what was given to keep().
   template <class SlicesOf>
   Span* take(ClassId c, SlicesOf&& slices_of) {

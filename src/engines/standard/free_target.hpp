@@ -15,7 +15,7 @@ namespace spanalloc::standard {
 /// 2^64. The test is exact for every address (multiple_limit): it also tells whether `a` lies in
 /// the span at all. Zero-initialised, it accepts no address.
 struct BlockTest {
-  /// Address of the span; in Span::shown_ of a span of one block: address of the block
+  /// Where the span's first block begins (in Span::shown_ for a span of one block)
   OwnersWord base;
   OwnersWord magic;  ///< divisibility_magic of the block size; 1 for a span of one block
   OwnersWord limit;  ///< multiple_limit of the blocks that were ever handed out, or are about to be

@@ -101,13 +101,14 @@ struct Resize {
   // Asked of a block in a span of this thread.
   SPANALLOC_INLINE static bool may_be_free(const Span& span, const void* p) {
     const auto* const block = static_cast<const Block*>(p);
-    const std::size_t offset = address_of(p) - span.first_block();
+    // (Lists count from where the span begins: its first block begins in its first slice.)
+    const std::size_t offset = address_of(p) - align_down(span.first_block(), Classes::kSlice);
     return SPANALLOC_UNLIKELY(standard::Misuse<Config>::looks_free(block) ||
                               span.free_list().first() == block ||
                               span.load_word().head() == as_block_offset(offset));
   }
-  // Of a large block, or an own one of a class that has a magazine. (Other own ones the map will
-  // show: locate_live().)
+  // Of a large block, or an own one that the map will not show: its class has a magazine, or the
+  // thread gets no map. (Others locate_live() shows.)
   SPANALLOC_INLINE static Known look_by_record(auto& thread, const void* p) {
     Pages& pages = *thread.pages;
     const std::uintptr_t a = address_of(p);
@@ -122,7 +123,8 @@ struct Resize {
     }
     const SpanRef span = pages.span_of(slice);
     const ClassId c = span->shown_class();
-    const bool is_known = thread.is_mine(span->load_word()) && thread.cache->magazines.is_open(c) &&
+    const bool is_known = thread.is_mine(span->load_word()) &&
+                          (thread.cache->magazines.is_open(c) || thread.has_no_map_for_good()) &&
                           span->is_block(a) && !may_be_free(*span.record, p);
     return is_known ? Known{Classes::info(c).block_size, c} : Known{};
   }

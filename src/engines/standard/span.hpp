@@ -54,7 +54,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   unsigned order() const { return order_; }
   SPANALLOC_INLINE bool is_block(std::uintptr_t a) const { return shown_.is_block(a); }
   const BlockTest& shown_blocks() const { return shown_; }
-  /// Where the only block of a span begins, or the span of several.
+  /// Where the only block of a span begins, or the first of several.
   std::uintptr_t first_block() const { return shown_.base.load_relaxed(); }
   bool begins_at(std::uintptr_t a) const { return shown_.base.read_own() == a; }
   /// So many of the first blocks were out or listed once, the rest is untouched; a thread that

@@ -23,7 +23,7 @@ struct ThreadState {
   /// The current span of each class, or its loan, from whose list malloc takes; kNoTarget: neither.
   /// (Entry 0 belongs to no class: it serves requests of size 0, and never holds a block.)
   FreeTarget* current[SizeClasses<Config>::kSmallClasses];
-  /// The map of the thread's spans. kNoMap: it has made too few frees yet, or there was no memory
+  /// The map of the thread's spans. kNoMap: it has made too few calls yet, or there was no memory
   /// for a map.
   ThreadMap* map;
   CacheRecord<Config>* cache;  ///< nullptr before the first allocation and after the end
@@ -195,6 +195,7 @@ class ThreadCache : public ThreadState<Config> {
     }
     pages->maps.show(*map, span, target);
   }
+  bool has_no_map_for_good() const { return map == &kNoMap && map_misses == Config::kMissesForMap; }
   void collect_delayed() {
     heap->put_in_pool(heap->protocol().collect_delayed(cache->number), shard());
   }

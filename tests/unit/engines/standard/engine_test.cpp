@@ -633,7 +633,7 @@ TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
   }
 }
 
-// An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the
+// An empty hot list begins with no_block(): what lies near it, in whatever is linked beside the
 // allocator, must not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
   const auto empty = [] { return E::thread_cache.current[1]->free_list().is_empty(); };

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "engines/standard/test_support.hpp"
@@ -84,20 +86,48 @@ TEST(StandardResizeAtOnce, SaysNothingOfABlockThatARemoteBatchWouldTake) {
     std::vector<void*> blocks = fill(100 * 200, 200);
     const std::size_t usable = E::usable_size(blocks[0]);
     test::on_another_thread([&] {
+      void* freed = nullptr;
       std::vector<void*> own = fill(200 * 200, 200);  // so that the thread has a map
       free_all(own);
       for (int i = 0; i < 10; ++i) {
-        E::deallocate(blocks.back());
+        E::deallocate(freed = blocks.back());
         blocks.pop_back();
       }
       standard::FreeTargetPointer target(*E::thread_cache.map, address_of(blocks[0]));
       ASSERT_TRUE(standard::FreeTarget::accepts(target, address_of(blocks[0])))
           << "there is a batch";
+      EXPECT_FALSE(E::pages.is_record(target.get()));
+      EXPECT_EQ(target.get()->free_list().first(), freed);
       EXPECT_EQ(at_once(blocks[0]), 0u);
       EXPECT_EQ(E::usable_size(blocks[0]), usable);
     });
     free_all(blocks);
     E::trim();
+    expect_nothing_out();
+  });
+}
+
+// What has written to it since hides the link that tells.
+TEST(StandardResizeAtOnce, SaysNothingOfABlockThatAnotherThreadFreedLast) {
+  if (kPoisons) GTEST_SKIP() << "the sanitizer names the write";
+  in_fresh_process([] {
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
+      const std::size_t size = Classes::info(standard::ClassId{c}).block_size;
+      std::vector<void*> blocks(6);
+      for (void*& p : blocks) p = E::allocate(size);
+      for (int i = 0; i < Standard::kMissesForMap; ++i) ASSERT_EQ(E::usable_size(blocks[3]), size);
+      for (const unsigned i : {3u, 0u}) {
+        auto& word = *static_cast<std::uint64_t*>(blocks[i]);
+        ASSERT_EQ(at_once(blocks[i]), size);
+        test::on_another_thread([&] { E::deallocate(blocks[i]); });
+        const std::uint64_t link = std::exchange(word, 0x5a5a5a5a5a5a5a5a);
+        EXPECT_EQ(at_once(blocks[i]), 0u) << size;
+        EXPECT_EQ(at_once(blocks[5]), size) << size;
+        word = link;
+      }
+      for (const unsigned i : {1u, 2u, 4u, 5u}) E::deallocate(blocks[i]);
+      E::trim();
+    }
     expect_nothing_out();
   });
 }
