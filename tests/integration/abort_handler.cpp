@@ -414,10 +414,10 @@ bool is_noticed(const Kind& kind, std::size_t size) {
   return outcome.killed_by(SIGABRT);
 }
 
-// What is given back to the kernel before it is written to goes unnoticed, and so does what is freed
-// on a CPU that nobody allocates on afterwards: so that a process that waits for a CPU, or goes to
-// another one, notices the same as one that does not, the library's clock stands still, and all
-// stay on one CPU.
+// What is given back to the kernel before it is written to goes unnoticed, and so does what is
+// freed on a CPU that nobody allocates on afterwards: so that a process that waits for a CPU, or
+// goes to another one, notices the same as one that does not, the library's clock stands still, and
+// all stay on one CPU.
 template <class Each>
 void for_each_noticed(Each each) {
   harness::require_library_malloc();

@@ -392,7 +392,7 @@ struct UsedUpIsShared : StandardWorld {
 using UsedUpIsSharedAgainstOne = UsedUpIsShared<1>;
 using UsedUpIsSharedAgainstTwo = UsedUpIsShared<2>;
 
-// The same where there was room for two; one of them has become ready meanwhile.
+// The same where there was room for two, and the owner has freed into the one that is shared.
 template <unsigned kOthers>
 struct RoomIsLost : MoreUsedUpWorld {
   static constexpr unsigned kThreads = 1 + kOthers;

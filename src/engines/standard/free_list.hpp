@@ -43,7 +43,8 @@ inline constexpr std::size_t kMostSpan = 256 * kKiB;
 
 /// The key that links are stored under. The first start of a page layer chooses it, before there is
 /// a block; constant from then on. (A thread that has not seen the choice has no block, and
-/// no_block()'s word is no link under either key.) Alone in its cache line, which nobody else writes.
+/// no_block()'s word is no link under either key.) Alone in its cache line, which nobody else
+/// writes.
 struct alignas(kCacheLine) LinkKey : SetOnce {
   // With bit 0 clear no_block()'s word is odd under every key. No key is 0.
   void choose(std::uint64_t random) { set((random & ~std::uint64_t{1}) | 2); }
@@ -103,8 +104,8 @@ struct NoBlock {
   Block block{~std::uint64_t{0}};
 };
 static_assert(offsetof(NoBlock, block) == kEndBit);
-/// The second is no block either: kept blocks are marked by its address. Side by side, at a multiple
-/// of both, so that one test tells addresses of theirs.
+/// The second is no block either: kept blocks are marked by its address. Side by side, at a
+/// multiple of both, so that one test tells addresses of theirs.
 struct alignas(2 * sizeof(NoBlock)) NoBlocks {
   NoBlock end;
   NoBlock kept;

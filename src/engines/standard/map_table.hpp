@@ -55,8 +55,8 @@ class MapTable {
     return kNoMap;
   }
   /// The thread that has the map: from now on what it frees or asks of the span's blocks finds this
-  /// target. For a span of its own that is the record; the thread sets it when it becomes the owner,
-  /// and when it finds it overwritten.
+  /// target. For a span of its own that is the record; the thread sets it when it becomes the
+  /// owner, and when it finds it overwritten.
   void show(ThreadMap& map, SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(&map == &kNoMap)) return;
     for_each_slice(span, [&](std::uintptr_t a) { map.set(a, target); });

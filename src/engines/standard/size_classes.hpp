@@ -231,6 +231,8 @@ struct SizeClasses : SizeClassRules<Config> {
         // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16
         // bytes.
         (smallest <= 128 || (k.block_size - smallest) * kSteps <= smallest) &&
+        // The first block begins in the first slice.
+        k.lead < kSlice &&
         // The real span ends with the page in which the last block ends.
         k.real_span == align_up(k.offset_of(k.blocks), kSmallPage) &&
         k.real_span <= k.virtual_span && k.virtual_span == kSlice * k.slices &&

@@ -16,6 +16,10 @@
 namespace spanalloc::large {
 namespace {
 
+// Of a block that is large enough.
+struct Stays {
+  static constexpr bool leaves_alone(std::size_t n, std::size_t usable) { return n <= usable; }
+};
 std::size_t at_once(const void* p) {
   return E::usable_size_at_once(p);
 }
@@ -36,6 +40,7 @@ TEST(StandardResizeAtOnce, AThreadThatAsksGetsAMap) {
     for (std::size_t n = 16; n <= 1000; n += 50) blocks.push_back(E::allocate(n));
     EXPECT_EQ(at_once(blocks[0]), 0u);
     for (int i = 0; i < Standard::kMissesForMap; ++i) EXPECT_GE(E::usable_size(blocks[0]), 16u);
+    ASSERT_NE(E::thread_cache.map, &standard::kNoMap);
     for (void* p : blocks) {
       const std::size_t usable = E::usable_size(p);
       EXPECT_EQ(at_once(p), usable) << "the look before has shown the span to the map";
@@ -44,6 +49,18 @@ TEST(StandardResizeAtOnce, AThreadThatAsksGetsAMap) {
       EXPECT_EQ(same.usable, usable);
       EXPECT_EQ(at_once(static_cast<char*>(p) + 8), 0u) << "no block begins there";
     }
+    free_all(blocks);
+    expect_nothing_out();
+  });
+}
+
+TEST(StandardResizeAtOnce, AThreadThatGetsNoMapIsToldByTheRecord) {
+  in_fresh_process([] {
+    std::vector<void*> blocks;
+    for (std::size_t n = 16; n <= 1000; n += 50) blocks.push_back(E::allocate(n));
+    E::thread_cache.map_misses = Standard::kMissesForMap;
+    for (void* p : blocks) EXPECT_EQ(at_once(p), E::usable_size(p));
+    EXPECT_EQ(E::thread_cache.map, &standard::kNoMap);
     free_all(blocks);
     expect_nothing_out();
   });
@@ -63,9 +80,10 @@ TEST(StandardResizeAtOnce, IsRightOrSaysNothing) {
         ASSERT_TRUE(told == usable || told == 0) << told << " for " << usable;
         known += told != 0;
         const std::size_t n = 1 + random.below(2 * usable);
-        const Resized resized = E::resize_at_once<TakeAllBack>(p, n);
+        const Resized resized = E::resize_at_once<Stays>(p, n);
         ASSERT_TRUE(resized.usable == usable || resized.usable == 0);
         ASSERT_TRUE(resized.block == nullptr || (resized.block == p && n <= usable));
+        ASSERT_EQ(resized.block != nullptr, told != 0 && n <= usable);
         E::deallocate(p);
         ASSERT_TRUE(kPoisons || at_once(p) == 0) << "it is free";
       }
