@@ -397,8 +397,7 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need more address space";
   if (test::kEmulated) GTEST_SKIP() << "the emulator takes from the limit, too";
   test::in_fresh_process([] {
-    const rlimit limit{300 * kMiB, 300 * kMiB};
-    ASSERT_TRUE(test::limit_address_space(limit));
+    ASSERT_TRUE(test::leave_address_space(280 * kMiB));
     unsigned half_made = 0;
     // A heap needs a thread cache and its abandoned_lists: some number of thread caches taken in
     // advance leaves the last one half way.
