@@ -18,6 +18,9 @@
 
 namespace spanalloc {
 
+/// Whether they are checked: for what only they read.
+inline constexpr bool kAssertions = SPANALLOC_ASSERTIONS != 0;
+
 /// Says which assertion has failed, and ends the process.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 

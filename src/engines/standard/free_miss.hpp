@@ -159,7 +159,7 @@ struct FreeMiss {
       poison_freed(block, *thread.pages);
       magazines.keep(c, block);
       // A thread that lives off its magazines passes by, too.
-      return thread.cache->timed_work.count_event(thread, c);
+      return thread.cache->timed_work.count_event(thread);
     }
     deallocate_unkept(p, thread);
   }

@@ -80,10 +80,12 @@ class Magazines {
     }
     return false;
   }
-  /// Gives back what the classes have not needed since the call before. (A free in here may read
-  /// the clock, and come here again: then there is nothing to do.)
+  // --- Work on the thread's own spans, because each free is an event of one (timed_work.hpp) ---
+
+  /// Gives back what the classes have not needed since the call before.
   [[gnu::noinline]] void give_back_unused(auto& thread) {
     if (SPANALLOC_LIKELY(!used_)) return;
+    const auto working = thread.begin_work();
     std::uint8_t unused[kCount];
     for (unsigned i = 0; i < kCount; ++i) {
       unused[i] = magazines_[i].least;
@@ -103,13 +105,14 @@ class Magazines {
   }
   /// False: there was nothing.
   bool give_all_back(auto& thread) {
+    const auto working = thread.begin_work();
     bool any = false;
     for_each([&](ClassId c, Magazine& magazine) {
       for (; magazine.count.load_relaxed() != 0; any = true) give_back_one(thread, c);
     });
     return any;
   }
-  /// Gives all back. (Closed first: what a wrapper of a kernel call frees meanwhile is not kept.)
+  /// (Closed first: what a wrapper of a kernel call frees meanwhile is not kept.)
   [[gnu::noinline]] void end(auto& thread) {
     for_each([](ClassId, Magazine& magazine) { magazine.most = 0; });
     give_all_back(thread);

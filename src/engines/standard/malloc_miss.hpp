@@ -131,7 +131,7 @@ struct MallocMiss {
       if (c >= Classes::kFirstLarge) return Large::take_own_span(thread, request, Fill{});
       return Large::take_own_span(thread, {as_small(c).bytes, Classes::kSlice}, Fill{});
     }
-    thread.cache->timed_work.count_miss(thread, c);
+    thread.cache->timed_work.count_miss(thread);
     void* p = c < Classes::kFirstLarge ? Refill<Config>::take(thread, c)
                                        : Large::take(thread, c, request, Fill{});
     ThreadLife<Config>::detach_if_exited(thread);
@@ -157,6 +157,7 @@ struct MallocMiss {
     return p;
   }
   static void free_put_off(auto& thread) {
+    SPANALLOC_ASSERT(thread.in_hand.is_nothing());  // the program's function may come next
     NestedBlocks::free_put_off([&](void* p) { thread.deallocate(p); });
     thread.pages->memory_return.before_malloc(thread.exited);
   }

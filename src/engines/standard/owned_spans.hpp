@@ -102,7 +102,8 @@ class OwnedSpans {
     const unsigned place = used_up_.any_ready(c);
     if (place == UsedUp::kNoPlace) return false;
     const SpanRef span = thread.pages->span(used_up_.span(place));
-    return take_used_up(thread, c, place, span, is_nearly_full(span, c, Classes::info(c)));
+    take_used_up(thread, c, place, span, is_nearly_full(span, c, Classes::info(c)));
+    return true;
   }
   /// Makes a used-up span of the class current if other threads have freed enough of it.
   SPANALLOC_INLINE bool take_remotely_ready(auto& thread, ClassId c) {
@@ -111,8 +112,10 @@ class OwnedSpans {
     const SpanRef span = thread.pages->span(used_up_.span(place));
     const ClassInfo& info = Classes::info(c);
     const bool nearly_full = is_nearly_full(span, c, info);
-    return span->free_list().is_empty() && Blocks::take_remotes(thread, span, info.enough_free) &&
-           take_used_up(thread, c, place, span, nearly_full);
+    if (!span->free_list().is_empty() || !Blocks::take_remotes(thread, span, info.enough_free))
+      return false;
+    take_used_up(thread, c, place, span, nearly_full);
+    return true;
   }
   /// When memory is out: makes a used-up span of the class current that has any free block.
   SPANALLOC_COLD bool take_any(auto& thread, ClassId c) {
@@ -120,8 +123,8 @@ class OwnedSpans {
     used_up_.for_each([&](unsigned i) {
       if (found || used_up_.class_of(i) != c) return;
       const SpanRef span = thread.pages->span(used_up_.span(i));
-      found = (!span->free_list().is_empty() || Blocks::take_remotes(thread, span, 1)) &&
-              take_used_up(thread, c, i, span, false);
+      found = !span->free_list().is_empty() || Blocks::take_remotes(thread, span, 1);
+      if (found) take_used_up(thread, c, i, span, false);
     });
     return found;
   }
@@ -136,8 +139,9 @@ class OwnedSpans {
   }
 
   /// Does a part of a round over the current spans. Shares one span at most, because that walks its
-  /// list. The caller holds nothing of a current span but that of class `busy`.
-  [[gnu::noinline]] void share_unused(auto& thread, std::uint64_t now, ClassId busy) {
+  /// list.
+  [[gnu::noinline]] void share_unused(auto& thread, std::uint64_t now) {
+    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
     if (SPANALLOC_UNLIKELY(thread.exited) || !ages_.is_due(now)) return;
     for (unsigned looks = 0; looks < Config::kCurrentSpansPerLook;) {
       const ClassId c = ages_.next();
@@ -145,7 +149,8 @@ class OwnedSpans {
       const SpanRef span = thread.current_span(c);
       if (!span) continue;
       ++looks;
-      if (ages_.is_unused(c, *span.record) && c != busy)
+      const auto hand = thread.hold();
+      if (ages_.is_unused(c, *span.record))
         return share_current(thread, c, span, Blocks::join_and_count_free(thread, span));
     }
   }
@@ -154,6 +159,7 @@ class OwnedSpans {
   SPANALLOC_COLD bool share_empty(auto& thread) {
     bool any = false;
     used_up_.for_each([&](unsigned i) {
+      const auto hand = thread.hold();
       const SpanRef span = thread.pages->span(used_up_.span(i));
       if (span->load_word().outstanding() != span->uncollected()) return;
       share_used_up(thread, i);
@@ -209,6 +215,7 @@ class OwnedSpans {
     for (unsigned word = 0; word < std::size(classes_); ++word) {
       for (std::uint64_t classes = classes_[word]; classes != 0; classes &= classes - 1) {
         const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
+        const auto hand = thread.hold();
         if (const SpanRef span = thread.current_span(c)) f(c, span);
       }
     }
@@ -251,7 +258,7 @@ class OwnedSpans {
     if (span->uncollected() * 2 > info.blocks) return false;  // mostly that much
     return (span->load_word().outstanding() - span->uncollected()) * 2 >= info.blocks;
   }
-  [[gnu::noinline]] bool take_used_up(auto& thread, ClassId c, unsigned place, SpanRef span,
+  [[gnu::noinline]] void take_used_up(auto& thread, ClassId c, unsigned place, SpanRef span,
                                       bool nearly_full) {
     SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && !span->free_list().is_empty());
     auto& magazines = thread.cache->magazines;
@@ -262,8 +269,6 @@ class OwnedSpans {
     span->forget_watch();
     span->expect_first_clock();
     used_up_.leave(place);
-    thread.cache->timed_work.count_event(thread, c);
-    return true;
   }
   // If the class has a magazine, frees are to find it: of the class's spans the map shows the
   // current one alone, `next` from now on.
@@ -301,14 +306,13 @@ class OwnedSpans {
   // then leaves the span alone.
   [[gnu::noinline]] void look_at_current(auto& thread, SpanRef span) {
     const ClassId c = span->class_id();
-    if (span->is_for_clock()) {
-      return span->expect_next_clock(thread.cache->timed_work.run(thread, c));
-    }
+    if (span->is_for_clock()) return pass_clock(thread, c, span);
+    const auto hand = thread.hold();
     const std::uint32_t looks = span->looks();
     span->expect_first_clock();
     if (current(c) != span.number || thread.exited) return;
     // (A thread that gives no spans up takes few other slow paths: it reads the clock here soon.)
-    if (delay_.stays(c)) return span->expect_clock(SpanEvents::kSoonClock);
+    if (delay_.stays(c)) return span->expect_soon_clock();
     const auto inside = thread.enter();
     const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
     const std::uint32_t out = span->load_word().outstanding() - free_blocks;
@@ -321,12 +325,20 @@ class OwnedSpans {
     }
   }
 
+  // After the work the span may be another thread's: it is asked only if it is current still.
+  static void pass_clock(auto& thread, ClassId c, SpanRef span) {
+    span->expect_next_clock();
+    const bool soon = thread.cache->timed_work.run(thread);
+    if (soon && thread.cache->owned.current(c) == span.number) span->expect_soon_clock();
+  }
+
   // An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since
   // it was last shared or used up, or is one of more than threads always have, of a class that
   // makes such room, its thread may be giving it up: it looks again when three quarters are free,
   // and then shares the span. (Otherwise the count goes on below 0; uncollected() is right modulo
   // 2^32.)
   [[gnu::noinline]] void look_at_used_up(auto& thread, SpanRef span, unsigned place) {
+    const auto hand = thread.hold();
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
     const bool many = c < thread.cache->magazines.kFirst && used_up_.is_among_more();

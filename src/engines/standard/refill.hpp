@@ -34,7 +34,8 @@ struct Refill {
     const SpanRef span = thread.current_span(c);
     if (SPANALLOC_UNLIKELY(!span)) return block;  // the block is the last one of a loan
     if (Blocks::is_all_on_list(span)) {
-      thread.cache->owned.take_ready(thread, c);
+      // (The block counts as out.)
+      if (thread.cache->owned.take_ready(thread, c)) thread.cache->timed_work.count_event(thread);
     } else {
       Blocks::refill_from_span(thread, span);
     }
@@ -60,11 +61,13 @@ struct Refill {
         const OwnedSpan found = find_span(thread, c);
         if (!found && !thread.list_of(c).is_empty()) continue;  // blocks were borrowed
         if (!found) return owned.take_any(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
+        const auto hand = thread.hold();
         owned.note_found(thread, c, found.is_nearly_full);
         owned.make_current(thread, c, found.span);  // first: add_remotes() may report damage
         Blocks::add_remotes(thread, found.span, found.remotes);
         continue;
       }
+      const auto hand = thread.hold();
       if (const Refilled own = Blocks::refill_from_span(thread, span); own != Refilled::kNothing)
         return own;
       if (Blocks::take_remotes(thread, span, Classes::info(c).enough_free) ||
@@ -87,6 +90,7 @@ struct Refill {
   /// nothing.
   SPANALLOC_COLD static bool give_back_unused(auto& thread) {
     if (thread.cache == nullptr) return false;
+    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
     bool any = collect_uncounted(thread, UINT32_MAX, UINT32_MAX);
     any = thread.cache->loans.return_all(thread) || any;
     any = thread.cache->magazines.give_all_back(thread) || any;
@@ -117,6 +121,7 @@ struct Refill {
           const OwnedSpan found = heap.protocol().uncounted_to_owned(from, ClassId{c}, me, look_at);
           if (!found) break;
           ++counted;
+          const auto hand = thread.hold();
           Blocks::add_remotes(thread, found.span, found.remotes);
           const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, found.span);
           if (heap.protocol().counted_to_abandoned(found.span, me, from, free_blocks)) {

@@ -162,12 +162,13 @@ class alignas(kCacheLine) Span : public FreeTarget {
   }
   bool is_for_clock() const { return quota_.load_relaxed() >= kForClock; }
   std::uint32_t looks() const { return quota_.load_relaxed(); }
-  /// After an event of the clock: the next one comes after twice as many frees, or soon.
-  void expect_next_clock(bool soon) {
+  /// After an event of the clock: the next one comes after twice as many frees.
+  void expect_next_clock() {
     const std::uint32_t frees = 2 * (looks() - kForClock);
     const std::uint32_t most = SpanEvents::kMostClock;
-    expect_clock(soon ? SpanEvents::kSoonClock : frees < most ? frees : most);
+    expect_clock(frees < most ? frees : most);
   }
+  void expect_soon_clock() { expect_clock(SpanEvents::kSoonClock); }
   /// The owner's frees since expect_frees(). To others a hint, unless they have the lock.
   SPANALLOC_INLINE std::uint32_t uncollected() const {
     return quota_.load_relaxed() - left_.load_relaxed();

@@ -135,6 +135,17 @@ TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
                "state\\(\\) == SpanState::kFree");
 }
 
+TEST_F(SpanAssertionDeathTest, W1_WorkBeginsWithNothingInHand) {
+  auto& thread = *own_.heap.thread_cache();
+  const auto hand = thread.hold();
+  EXPECT_DEATH(thread.cache->timed_work.run(thread), "in_hand.is_nothing\\(\\)");
+  EXPECT_DEATH(thread.cache->magazines.give_all_back(thread), "in_hand.is_nothing\\(\\)");
+  EXPECT_DEATH(thread.cache->loans.return_all(thread), "in_hand.is_nothing\\(\\)");
+  EXPECT_DEATH(thread.cache->owned.share_unused(thread, 0), "in_hand.is_nothing\\(\\)");
+  EXPECT_DEATH(own_.heap.trim(), "in_hand.is_nothing\\(\\)");
+  EXPECT_DEATH(own_.heap.allocate(Standard::kMaxBlock + 1), "in_hand.is_nothing\\(\\)");
+}
+
 TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage) {
   const CacheNumber abandoned_list = heap().abandoned_lists().numbers[0];
   EXPECT_DEATH((void)protocol().abandon_all(abandoned_list, abandoned_list), "is_abandoned_list");
