@@ -23,7 +23,7 @@ import unittest.mock
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
-from spanalloc_cli.top import heap, inspection, memory, process, symbol  # noqa: E402
+from spanalloc_cli.top import heap, inspection, look, memory, process, symbol  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
@@ -245,11 +245,11 @@ class TopTest(Looking):
         self.assertGreaterEqual(sum(blocks for block, blocks in live.items() if 1000 <= block < 1100), 200)
 
     def test_no_such_process(self):
-        with subprocess.Popen(["true"]) as ended:
-            ended.wait()
-            run = top(ended.pid)
-            self.assertEqual((run.returncode, run.stdout), (125, ""))
-            self.assertIn(f"there is no process {ended.pid}", run.stderr)
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            none = int(file.read())  # numbers are smaller
+        run = top(none)
+        self.assertEqual((run.returncode, run.stdout), (125, ""))
+        self.assertIn(f"there is no process {none}", run.stderr)
 
     def test_one_that_has_ended_and_was_not_asked(self):
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
@@ -620,6 +620,48 @@ class ForgedTest(unittest.TestCase):
                     first, last = 64 + block * 3072 >> 12, 64 + block * 3072 + 3071 >> 12
                     wanted += any(mask >> page & 1 for page in range(first, last + 1))
                 self.assertEqual(heap.count_purged(mask, size_class, carved), wanted, (mask, carved))
+
+
+class EndingTest(unittest.TestCase):
+    """A process that ends, or becomes another program, between two questions of one look."""
+
+    def look(self, texts, programs):
+        """The look at a process whose file `maps` has one text after the other, as the program that it runs changes. No
+        memory of it can be read."""
+        texts, programs = iter(texts), iter(programs)
+
+        class Made(process.Process):
+            def text(self, name):
+                return next(texts) if name == "maps" else "Name:\tx\nState:\tR\nVmSize:\t8 kB\n"
+
+            def stat(self, task=None):
+                return [str(next(programs))] * 52
+
+            def open_program(self):
+                return open("/bin/true", "rb")
+
+        watcher = look.Watcher(1)
+        watcher.process = Made(1)
+        with unittest.mock.patch.object(memory.Memory, "read_each", lambda _, ranges: [None] * len(ranges)), \
+                unittest.mock.patch.object(process.Process, "uptime_s", lambda _: 0):
+            return watcher.look()
+
+    LOADED = "1000-2000 r--p 00000000 00:00 0 /bin/true\n3000-4000 r--p 00000000 00:00 0 /lib/libc.so.6\n"
+
+    def test_one_that_stays(self):
+        looked = self.look([self.LOADED] * 2, [1] * 4)
+        self.assertTrue(looked.is_loaded)
+        self.assertIn("does not run on a spanalloc library", looked.note)
+
+    def test_one_that_has_ended_meanwhile(self):
+        """Its memory went first, and its maps are empty."""
+        with self.assertRaisesRegex(memory.Ended, "process 1 has ended"):
+            self.look([self.LOADED, ""], [1] * 4)
+
+    def test_another_program_by_now(self):
+        for programs in ((1, 1, 2, 2), (1, 1, 1, 2)):
+            looked = self.look([self.LOADED, self.LOADED.partition("\n")[0]], programs)
+            self.assertFalse(looked.is_loaded)
 
 
 class RefusalTest(unittest.TestCase):

@@ -46,10 +46,14 @@ class Watcher:
     def look(self):
         """Ended or CannotRead where nothing can be seen."""
         # Before the facts, which may be those of a time before the program's, in the same process.
-        is_loaded = self._inspection is not None or self.process.is_loaded()
+        program = self._program()
+        is_loaded = self._inspection is not None and program == self._exe or self.process.is_loaded()
         facts = self.process.facts()
         self._find()
-        if not is_loaded and self._inspection is not None:
+        if self._inspection is None:
+            # Of another program that runs by now nobody has asked whether its libraries are there.
+            is_loaded = is_loaded and self._program() == program
+        elif not is_loaded:
             is_loaded, facts = True, self.process.facts()
         look = Look(facts)
         look.is_loaded = is_loaded

@@ -52,7 +52,10 @@ class Process:
         return {name: rest.strip() for name, _, rest in lines}
 
     def mappings(self):
-        return symbol.mappings(self.text("maps"))
+        found = symbol.mappings(self.text("maps"))
+        if not found:  # its memory goes first: of a process that its parent has not asked for the kernel tells no more
+            raise Ended(f"process {self.pid} has ended")
+        return found
 
     def is_loaded(self):
         """Whether the loader is past the preloaded libraries: it maps them before what the program is linked with. False
