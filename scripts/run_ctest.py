@@ -2,7 +2,7 @@
 """Runs ctest for a part of scripts/test, runs once more what may be run once more, and counts.
 
     scripts/run_ctest.py PART BUILD_FOLDER LOG_FOLDER [--never-skipped FILE] [--] [CTEST OPTION...]
-    scripts/run_ctest.py --judge-skips PART FILE LOG       of a part without ctest: says which skips FILE forbids
+    scripts/run_ctest.py --judge-skips PART FILE LOG       of what runs without ctest: says which skips FILE forbids
 
 A test is run once more, alone, if it failed and is labelled `timing`, `bench` or `tools`, or ran into its time-out: a busy
 machine can do that. If it passes then it counts as passed, and is named as flaky. Never run again is what a machine cannot be
@@ -223,7 +223,7 @@ def forbid_skips(results, rules):
 
 
 def judge_skips(part, path, log):
-    """The same for a log with the lines that this program prints, of a part without ctest."""
+    """The same for a log with the lines that this program prints, of what runs without ctest."""
     rules = read_never_skipped(path, part)
     failed = 0
     with open(log, encoding="utf-8", errors="replace") as file:
@@ -234,7 +234,7 @@ def judge_skips(part, path, log):
             failed += 1
             print(f"failed: {name}: may not be skipped ({why}), but was: {reason}")
     print(f"0 passed, {failed} failed, 0 skipped")
-    return 0
+    return 1 if failed else 0
 
 
 def escaped(name):

@@ -241,15 +241,65 @@ class RunCtestTest(Runs):
             file.write("[counts]\nshape .*  the peers are installed\n")
         with open(log, "w", encoding="utf-8") as file:
             file.write("skipped: shape 5: no peer\nskipped: start: no such thing\n1 passed, 0 failed, 2 skipped\n")
-        for part, lines in (
-            ("counts", ["failed: shape 5: may not be skipped (the peers are installed), but was: no peer",
-                        "0 passed, 1 failed, 0 skipped"]),
-            ("bench", ["0 passed, 0 failed, 0 skipped"]),
+        for part, code, lines in (
+            ("counts", 1, ["failed: shape 5: may not be skipped (the peers are installed), but was: no peer",
+                           "0 passed, 1 failed, 0 skipped"]),
+            ("bench", 0, ["0 passed, 0 failed, 0 skipped"]),
         ):
             done = subprocess.run(
-                [sys.executable, SCRIPT, "--judge-skips", part, rules, log], stdout=subprocess.PIPE, text=True, check=True
+                [sys.executable, SCRIPT, "--judge-skips", part, rules, log], stdout=subprocess.PIPE, text=True, check=False
             )
-            self.assertEqual(done.stdout.splitlines(), lines)
+            self.assertEqual((done.returncode, done.stdout.splitlines()), (code, lines))
+
+
+def functions_of_test(*names):
+    """Shell functions of scripts/test."""
+    with open(os.path.join(SOURCE, "scripts", "test"), encoding="utf-8") as file:
+        found = re.findall(rf"^(?:{'|'.join(names)})\(\) \{{.*?\}}$", file.read(), re.MULTILINE | re.DOTALL)
+    assert len(found) == len(names), names
+    return found
+
+
+class CountedTest(unittest.TestCase):
+    """What scripts/test runs without ctest."""
+
+    def counted(self, name, shell):
+        """(exit code, lines) of that."""
+        with tempfile.TemporaryDirectory() as logs:
+            script = "\n".join(["set -eu", *functions_of_test("counted"), f'counted {name} sh -c "$COMMAND"'])
+            done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=False,
+                                  env={**os.environ, "COMMAND": shell, "root": SOURCE, "logs": logs})
+        return done.returncode, done.stdout.splitlines()
+
+    def test_one_that_passes(self):
+        lines = ["start-up memory", "1 passed, 0 failed, 0 skipped"]
+        self.assertEqual(self.counted("counts", f"printf '{lines[0]}\\n{lines[1]}\\n'"),
+                         (0, [*lines, "0 passed, 0 failed, 0 skipped"]))
+
+    def test_one_that_fails(self):
+        self.assertEqual(self.counted("counts", "echo 1 passed, 2 failed, 0 skipped; exit 1")[0], 1)
+
+    def test_one_that_comes_to_no_count(self):
+        for end in ("exit 0", "exit 3", "kill -SEGV $$"):
+            code, lines = self.counted("counts", f"echo begun; {end}")
+            self.assertEqual((code, lines[0]), (1, "begun"))
+            self.assertIn("0 passed, 1 failed, 0 skipped", lines)
+
+    def test_one_that_fails_behind_its_count(self):
+        self.assertEqual(self.counted("counts", "echo 2 passed, 0 failed, 0 skipped; kill -SEGV $$")[0], 1)
+
+    def test_its_skips_are_judged_in_each_part(self):
+        for name in ("counts", "bench", "aarch64-counts"):
+            code, lines = self.counted(name, "echo skipped: shapes: no emulator; echo 1 passed, 0 failed, 1 skipped")
+            self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"), name)
+        self.assertEqual(self.counted("counts", "echo skipped: start-up memory: x; echo 0 passed, 0 failed, 1 skipped")[0], 0)
+
+    def test_nothing_counts_without_it(self):
+        with open(os.path.join(SOURCE, "scripts", "test"), encoding="utf-8") as file:
+            calls = re.findall(r"^.*(?:_count|startup_memory|smoke)\.py.*$", file.read(), re.MULTILINE)
+        self.assertEqual(len(calls), 5)
+        for call in calls:
+            self.assertRegex(call, r"(^|\{) +counted (counts|bench|aarch64-counts) ")
 
 
 class ConfigureTest(unittest.TestCase):
@@ -263,9 +313,7 @@ file(WRITE ${CMAKE_BINARY_DIR}/optimisation ${SPANALLOC_UNIT_OPTIMISATION})
 """
 
     def test_what_full_has_set_does_not_stay(self):
-        with open(os.path.join(SOURCE, "scripts", "test"), encoding="utf-8") as file:
-            functions = re.findall(r"^(?:is_full|configure_tests)\(\) \{.*?\}$", file.read(), re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(functions), 2)
+        functions = functions_of_test("is_full", "configure_tests")
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
                 file.write(self.PROJECT)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 CTEST_PARTS = {"tests", "programs", "clang", "asan", "tsan", "aarch64", "ablations"}
-PARTS = CTEST_PARTS | {"build", "counts", "bench"}
+PARTS = CTEST_PARTS | {"build", "counts", "bench", "aarch64-counts"}
 
 
 def packages(path, complain):
