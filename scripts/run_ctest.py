@@ -4,13 +4,13 @@
     scripts/run_ctest.py PART BUILD_FOLDER LOG_FOLDER [--never-skipped FILE] [--] [CTEST OPTION...]
     scripts/run_ctest.py --judge-skips PART FILE LOG       of what runs without ctest: says which skips FILE forbids
 
-A test is run once more, alone, if it failed and is labelled `timing`, `bench` or `tools`, or ran into its time-out: a busy
-machine can do that. If it passes then it counts as passed, and is named as flaky. Never run again is what a machine cannot be
-blamed for: a crash, an abort, a sanitizer's report, damaged contents, a model's finding. That stays failed. So does all, if
-more than ten would have to be run again.
+A test is run once more, alone, if it failed and is labelled `timing`, `bench` or `tools`: a busy machine can do that. If it
+passes then it counts as passed, and is named as flaky. Never run again is what a machine cannot be blamed for: a hang, a
+crash, an abort, a sanitizer's report, damaged contents, a model's finding. That stays failed. So does all, if more than ten
+would have to be run again.
 
 Where one process runs several tests of GoogleTest they are counted one by one. One that ends before its last test has
-failed, whatever its exit code.
+failed, whatever its exit code. So has one that skipped a test and then ends with another exit code than 0.
 
 Prints, behind ctest's own output, which is indented by a space:
     skipped: NAME: REASON     a test that says so itself (exit code 77, or GoogleTest's skip), or is disabled
@@ -39,23 +39,30 @@ ALL_OUTPUT = str(16 << 20)  # ctest keeps 1 KiB of a test that passed, unless to
 SLOWEST = 10
 MOST_AGAIN = 10
 AGAIN = {"timing", "bench", "tools"}  # labels
-OWN_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION_MATCHED", "Skipped")
+OWN_SKIP = "SKIP_RETURN_CODE"
 NOISE = re.compile(r"^\s*$|^\[|^Note: Google|^Running main|^\S+\.(cpp|hpp|c|h|cc):\d+: Skipped$|tests? ran|^Repeating")
 # In a failed test's output: not the machine's fault, whatever its labels. (Python shows a process that a signal has ended as
 # one that returned a negative number.)
 GRAVE = re.compile(
     r"Sanitizer: |runtime error: |SIG(SEGV|ABRT|BUS|ILL|FPE|SYS|TRAP)\b|[Ss]egmentation fault|core dumped|\bAborted\b|"
     r"(?<!\w)spanalloc: (?!ignored|.*command not found)|\bdamaged\b|\boverwritten\b|\b(crashed|CRASHED)\b|killed by|"
-    r"double free|corrupt|terminate called|Assertion .* failed|\(-\d+, |-\d+ != 0|\bfailure found\b",
+    r"double free|corrupt|terminate called|Assertion .* failed|\(-\d+, |-\d+ != 0|\bfailure found\b|"
+    r"\bTimeoutExpired\b|\bhung\b",
 )
-# The same of what ran into its time-out: a test had failed before.
-FAILED_BEFORE = re.compile(r"\[  FAILED  \] |: Failure$|^(FAIL|ERROR): ", re.MULTILINE)
-# How ctest lists a failed test at its end ("	  3 - name (SEGFAULT)"), and what it says there of one that ended by itself or was
-# stopped. Anything else is a signal's name.
+NOTHING_RUN = re.compile(r"^Ran 0 tests in ", re.MULTILINE)  # unittest, which takes that for success
+# How ctest lists a failed test at its end ("	  3 - name (SEGFAULT)"), and what it says there of one that ended by itself.
+# Anything else is a signal's name, or a time-out.
 LISTED = re.compile(r"^\s+\d+ - (.+) \(([^()]+)\)$")
-ORDINARY_ENDS = ("Failed", "Timeout", "Not Run")
+ORDINARY_ENDS = ("Failed", "Not Run")
 # And how it tells of each: all there is when ctest itself does not come to its end.
-TOLD = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (.+?) \.*\s*(Passed|\*\*\*.*?)\s+([\d.]+) sec")
+TOLD = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (.+?) \.*\s*(Passed|[\w ]*\*\*\*.*?)\s+([\d.]+) sec")
+# Includes a build folder. ctest takes a test for skipped whose output says so, whatever its exit code: there it is not told.
+WITHOUT_SKIPS = """function(set_tests_properties)
+  cmake_parse_arguments(PARSE_ARGV 0 given "" "SKIP_REGULAR_EXPRESSION" "")
+  _set_tests_properties(${given_UNPARSED_ARGUMENTS})
+endfunction()
+subdirs([==[%s]==])
+"""
 
 
 @dataclasses.dataclass
@@ -81,8 +88,15 @@ class Result:
     output: str
     seconds: float
     grave: bool = False
-    timed_out: bool = False
     suite: Suite = None
+
+
+@dataclasses.dataclass
+class Facts:
+    """What the build folder says of a test."""
+
+    labels: set
+    says_skip: list  # patterns: output of one that was skipped
 
 
 def skip_reason(output):
@@ -138,14 +152,19 @@ def suite_of(output):
     return suite
 
 
-def judged(name, status, message, output, seconds, end):
-    """A Result of what ctest says. `end`: how it listed the test, if it failed."""
+def judged(name, status, message, output, seconds, end, says_skip):
+    """A Result of what ctest says. `end`: how it listed the test, if it failed. `says_skip`: as in Facts."""
     suite = suite_of(output)
     if status == "disabled":
         return Result(name, "skipped", "disabled", output, seconds)
     if status == "notrun" and message.startswith(OWN_SKIP) and not (suite and (suite.failed or not suite.finished)):
-        return Result(name, "skipped", skip_reason(output), output, seconds)
+        return Result(name, "skipped", skip_reason(output), output, seconds, suite=suite)
     if status == "run" and (suite is None or (suite.finished and suite.announced > 0 and not suite.failed)):
+        if NOTHING_RUN.search(output):
+            return Result(name, "failed", "ran no tests", output, seconds, grave=True)
+        if suite.skipped if suite else any(re.search(pattern, output) for pattern in says_skip):
+            if suite is None or suite.announced == 1:
+                return Result(name, "skipped", skip_reason(output), output, seconds, suite=suite)
         return Result(name, "passed", "", output, seconds, suite=suite)
     end = end or message or "Failed"
     said = end if end != "Failed" else ""
@@ -153,15 +172,12 @@ def judged(name, status, message, output, seconds, end):
         said = f"ended with exit code 0, but not after the last of {suite.announced} tests"
     running = f"in {suite.running}" if suite and suite.running and suite.announced > 1 else ""
     reason = failure_reason(suite.told if suite and suite.running else output)
-    timed_out = end == "Timeout"
     grave = end not in ORDINARY_ENDS or status == "run" or GRAVE.search(output) is not None
-    return Result(
-        name, "failed", ": ".join(text for text in (said, running, reason) if text), output, seconds,
-        grave=grave or (timed_out and FAILED_BEFORE.search(output) is not None), timed_out=timed_out, suite=suite,
-    )
+    return Result(name, "failed", ": ".join(text for text in (said, running, reason) if text), output, seconds,
+                  grave=grave, suite=suite)
 
 
-def read_results(path, ends, told):
+def read_results(path, facts, ends, told):
     """The tests of a JUnit file that ctest wrote. `ends`: by name, how it listed those that failed. `told`: by name, what it
     told of each as it went, for when it came to no end."""
     results = []
@@ -170,7 +186,7 @@ def read_results(path, ends, told):
     except (OSError, xml.etree.ElementTree.ParseError) as error:
         for name, (outcome, seconds) in told.items():
             results.append(judged(name, "run" if outcome == "Passed" else "fail", "", "", seconds,
-                                  outcome.strip("* ") or "Failed"))
+                                  outcome.strip("* ") or "Failed", []))
         results.append(Result("ctest", "failed", f"came to no end, so outputs are missing: {error}", "", 0, grave=True))
         return results
     for case in cases:
@@ -178,7 +194,8 @@ def read_results(path, ends, told):
         message = (skipped.get("message") or "") if skipped is not None else ""
         name = case.get("name")
         results.append(judged(name, case.get("status"), message, case.findtext("system-out") or "",
-                              float(case.get("time") or 0), ends.get(name)))
+                              float(case.get("time") or 0), ends.get(name),
+                              facts[name].says_skip if name in facts else []))
     return results
 
 
@@ -209,7 +226,8 @@ def forbid_skips(results, rules):
     """What is skipped and may not be becomes failed."""
     for result in results:
         if result.outcome == "skipped":
-            why = forbidden(rules, result.name)
+            names = [result.name, *(name for name, _ in result.suite.skipped)] if result.suite else [result.name]
+            why = next(filter(None, (forbidden(rules, name) for name in names)), None)
             if why is not None:
                 result.outcome = "failed"
                 result.reason = f"may not be skipped ({why}), but was: {result.reason}"
@@ -242,25 +260,29 @@ def escaped(name):
     return re.sub(r"([][^$.*+?|()\\])", r"\\\1", name)
 
 
-def labels_of(folder, options):
-    """Labels by test."""
+def facts_of(folder, options):
+    """Facts by test."""
     shown = subprocess.run(
-        ["ctest", "--test-dir", folder, "--show-only=json-v1", *options], stdout=subprocess.PIPE, check=False, text=True
+        ["ctest", "--test-dir", folder, "--show-only=json-v1", *options], stdout=subprocess.PIPE, check=True, text=True
     ).stdout
-    labels = {}
-    for test in json.loads(shown or "{}").get("tests", ()):
+    facts = {}
+    for test in json.loads(shown)["tests"]:
         properties = {each["name"]: each["value"] for each in test.get("properties", ())}
-        labels[test["name"]] = set(properties.get("LABELS", ()))
-    return labels
+        facts[test["name"]] = Facts(set(properties.get("LABELS", ())), properties.get("SKIP_REGULAR_EXPRESSION", []))
+    return facts
 
 
-def ctest(folder, junit, options):
+def ctest(folder, junit, facts, options):
     """Runs it; what it prints goes where this program prints, indented: so no line of a test's is taken for one of ours."""
     if os.path.exists(junit):
         os.remove(junit)
+    around = junit + ".around"
+    os.makedirs(around, exist_ok=True)
+    with open(os.path.join(around, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+        file.write(WITHOUT_SKIPS % folder)
     ends, told = {}, {}
     with subprocess.Popen(
-        ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error", "--timeout", str(TIME_OUT_S),
+        ["ctest", "--test-dir", around, "--output-on-failure", "--no-tests=error", "--timeout", str(TIME_OUT_S),
          "--test-output-size-passed", ALL_OUTPUT, "--test-output-size-failed", ALL_OUTPUT, "--output-junit", junit,
          *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -272,13 +294,13 @@ def ctest(folder, junit, options):
                 ends[listed.group(1)] = listed.group(2)
             if one:
                 told[one.group(1)] = (one.group(2), float(one.group(3)))
-    return read_results(junit, ends, told)
+    return read_results(junit, facts, ends, told)
 
 
-def run_again(results, labels, folder, junit):
+def run_again(results, facts, folder, junit):
     """Runs once more, one at a time, what may be. The flaky ones, as they were at first."""
     again = [each for each in results if each.outcome == "failed" and not each.grave
-             and (each.timed_out or labels.get(each.name, set()) & AGAIN)]
+             and each.name in facts and facts[each.name].labels & AGAIN]
     if len(again) > MOST_AGAIN:
         print(f"not run again: {len(again)} tests, which is more than a busy machine fails")
         again = []
@@ -286,7 +308,7 @@ def run_again(results, labels, folder, junit):
         return []
     print(f"once more, alone: {', '.join(each.name for each in again)}")
     names = "|".join(escaped(each.name) for each in again)
-    second = {each.name: each for each in ctest(folder, junit, ["-j", "1", "-R", f"^({names})$"])}
+    second = {each.name: each for each in ctest(folder, junit, facts, ["-j", "1", "-R", f"^({names})$"])}
     flaky = []
     for each in again:
         then = second.get(each.name)
@@ -388,14 +410,14 @@ def main(arguments):
     put_aside(kept)
     shutil.rmtree(kept_flaky, ignore_errors=True)
     os.environ["SPANALLOC_TEST_CORES"] = "yes"  # tests/support/keep_core.cpp
-    results = ctest(folder, os.path.join(logs, f"{part}.xml"), options)
+    facts = facts_of(folder, options)
+    results = ctest(folder, os.path.join(logs, f"{part}.xml"), facts, options)
     if not results:
         results = [Result("ctest", "failed", "no tests match " + " ".join(options), "", 0)]
-    flaky = []
-    try:
-        flaky = run_again(results, labels_of(folder, options), folder, os.path.join(logs, f"{part}-again.xml"))
-    except (OSError, ValueError) as error:
-        print(f"what may be run once more was not: {error}")
+    if "ctest" not in (each.name for each in results):
+        results += [Result(name, "failed", "was not run", "", 0, grave=True)
+                    for name in sorted(facts.keys() - {each.name for each in results})]
+    flaky = run_again(results, facts, folder, os.path.join(logs, f"{part}-again.xml"))
     forbid_skips(results, rules)
     keep_outputs([each for each in results if each.outcome == "failed"], part, folder, kept)
     keep_outputs(flaky, part, folder, kept_flaky)

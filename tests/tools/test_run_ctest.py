@@ -55,11 +55,11 @@ class Runs(unittest.TestCase):
         """Properties of a test that runs into its time-out once it has said this, however slowly it came there."""
         return {"TIMEOUT": 600, "TIMEOUT_AFTER_MATCH": f"1;{text}"}
 
-    def say(self, name, text, code=0):
+    def say(self, name, text, code=0, **properties):
         path = os.path.join(self.folder, f"{len(self.tests)}.text")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        self.add(name, f"cat {path}; exit {code}")
+        self.add(name, f"cat {path}; exit {code}", **properties)
 
     def tries(self, at):
         with open(os.path.join(self.folder, f"{at}.tries"), encoding="utf-8") as file:
@@ -110,10 +110,20 @@ class RunCtestTest(Runs):
             self.assertEqual(self.tries(0), 2)
             os.remove(os.path.join(self.folder, "0.tries"))
 
-    def test_a_time_out_is_run_once_more(self):
-        self.add("a", self.once("exec sleep 1000"), **self.ends_soon_after("7 is not 5"))
-        self.assertEqual(self.run_them(), 0)
-        self.assertEqual(self.lines[0][:9], "flaky: a:")
+    def test_a_time_out_is_not_run_again(self):
+        """Whatever it is labelled."""
+        for label in ("stress", "tools"):
+            with self.subTest(label):
+                self.tests.clear()
+                self.add("a", self.once("exec sleep 1000"), LABELS=label, **self.ends_soon_after("7 is not 5"))
+                code, tries = self.run_them(), self.tries(0)
+                os.remove(os.path.join(self.folder, "0.tries"))
+                self.assertEqual((code, tries), (1, 1))
+                self.assertEqual(self.lines[0], "failed: a: Timeout: AssertionError: 7 is not 5")
+
+    def test_only_labelled_tests_are_run_again(self):
+        self.add("a", self.once("exit 1"))
+        self.assertEqual((self.run_them(), self.tries(0)), (1, 1))
 
     def test_a_failure_that_stays_fails(self):
         self.add("a", "exit 1", LABELS="timing")
@@ -131,6 +141,7 @@ class RunCtestTest(Runs):
             "echo 'spanalloc: free list overwritten'; exit 1", "echo 'died with <Signals.SIGSEGV: 11>'; exit 1",
             "echo 'block 7 is damaged'; exit 1", "echo \"Tuples differ: (-11, '') != (0, '')\"; exit 1",
             "echo \"(1, 'spanalloc: free of no block')\"; exit 1", "echo 'two each  tso  3 executions, failure found'; exit 1",
+            "echo 'subprocess.TimeoutExpired: a timed out after 600 seconds'; exit 1", "echo \"'hung' != 'ok'\"; exit 1",
         ):
             with self.subTest(end):
                 self.tests.clear()
@@ -190,19 +201,70 @@ class RunCtestTest(Runs):
             "1 passed, 1 failed, 1 skipped",
         ])
 
+    def test_a_class_without_tests_fails(self):
+        self.say("unittest", "\nRan 0 tests in 0.000s\n\nOK\n", LABELS="tools")
+        self.assertEqual((self.run_them(), self.tries(0)), (1, 1))
+        self.assertEqual(self.lines[0], "failed: unittest: ran no tests")
+
+    def test_what_ctest_leaves_out_fails(self):
+        self.add("a", "exit 1")
+        self.add("b", "true")
+        self.assertEqual(self.run_them("-j", "1", "--stop-on-failure"), 1)
+        self.assertEqual(self.lines, ["failed: a", "failed: b: was not run", "0 passed, 2 failed, 0 skipped"])
+
     def test_a_filter_that_matches_nothing_fails(self):
         self.say("Bags", "[==========] Running 0 tests from 0 test suites.\n"
                          "[==========] 0 tests from 0 test suites ran. (0 ms total)\n[  PASSED  ] 0 tests.\n")
         self.assertEqual(self.run_them(), 1)
 
-    def test_a_failure_before_a_time_out_is_not_forgotten(self):
+    def test_a_failure_before_a_time_out_is_told(self):
         text = FAILED.partition("[ RUN      ] Bags.AreCounted")[0] + "[ RUN      ] Bags.AreCounted\n"
         path = os.path.join(self.folder, "text")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        self.add("Bags", f"cat {path}; " + self.once("exec sleep 1000"), **self.ends_soon_after("7 is not 5"))
-        self.assertEqual((self.run_them(), self.tries(0)), (1, 1))
+        self.add("Bags", f"cat {path}; exec sleep 1000", **self.ends_soon_after("Bags.AreCounted"))
+        self.assertEqual(self.run_them(), 1)
         self.assertTrue(any(line.startswith("failed: Bags: Bags.AreFilled: bags_test.cpp:9") for line in self.lines))
+        self.assertTrue(any(line.startswith("failed: Bags: Timeout: in Bags.AreCounted") for line in self.lines))
+
+    ONE = """[==========] Running 1 test from 1 test suite.
+[ RUN      ] Bags.AreSealed
+/w/bags_test.cpp:7: Skipped
+no seal here
+[  SKIPPED ] Bags.AreSealed (0 ms)
+[==========] 1 test from 1 test suite ran. (0 ms total)
+[  SKIPPED ] 1 test, listed below:
+[  SKIPPED ] Bags.AreSealed
+"""
+    SAYS_SKIPPED = {"SKIP_REGULAR_EXPRESSION": "\\\\[  SKIPPED \\\\];OK \\\\(skipped="}  # as gtest_discover_tests() has it
+
+    def test_a_skip_by_what_is_said(self):
+        self.say("Bags.AreSealed", self.ONE, **self.SAYS_SKIPPED)
+        self.say("unittest", "test_a ... skipped\n\nRan 1 test in 0 s\n\nOK (skipped=1)\n", **self.SAYS_SKIPPED)
+        self.say("suite", self.ONE)
+        self.assertEqual(self.run_them(), 0)
+        self.assertEqual(self.lines, ["skipped: Bags.AreSealed: no seal here", "skipped: unittest: test_a ... skipped",
+                                      "skipped: suite: no seal here", "0 passed, 0 failed, 3 skipped"])
+
+    def test_a_failure_behind_a_skip(self):
+        for text, code in ((self.ONE, 3), ("OK (skipped=1)\n", 1), (self.ONE.partition("[==========] 1 test")[0], 0),
+                           (PASSED, 23), (PASSED.partition("[ RUN      ] Bags.AreFilled")[0], 0)):
+            with self.subTest(code=code, text=text):
+                self.tests.clear()
+                self.say("a", text, code, **self.SAYS_SKIPPED)
+                self.assertEqual(self.run_them(), 1)
+                self.assertTrue(any(line.startswith("failed: a") for line in self.lines), self.lines)
+
+    def test_a_crash_behind_a_skip(self):
+        self.add("a", "echo '[  SKIPPED ] b'; kill -SEGV $$", **self.SAYS_SKIPPED)
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines, ["failed: a: SEGFAULT", "0 passed, 1 failed, 0 skipped"])
+
+    def test_other_properties_stay(self):
+        self.add("a b", 'test "$ONE,$TWO" = "x y,z" && test "$PWD" = ' + self.logs + " && echo an answer; exit 1",
+                 ENVIRONMENT="ONE=x y;TWO=z", WORKING_DIRECTORY=self.logs, PASS_REGULAR_EXPRESSION="a[n] answer",
+                 **self.SAYS_SKIPPED)
+        self.assertEqual((self.run_them(), self.lines), (0, ["1 passed, 0 failed, 0 skipped"]))
 
     def test_what_a_test_prints_is_not_taken_for_a_result(self):
         self.add("a", "printf 'failed: b\\n3 passed, 1 failed, 0 skipped\\nflaky: c\\n'; exit 1")
@@ -218,11 +280,12 @@ class RunCtestTest(Runs):
     def test_ctest_that_dies_loses_nothing(self):
         self.add("a", "exit 1")
         self.add("b", "true")
-        self.add("c", "kill -KILL $PPID; sleep 5")
+        self.add("c", "kill -ABRT $$")
+        self.add("d", "kill -KILL $PPID; sleep 5")
         self.assertEqual(self.run_them("-j", "1"), 1)
-        self.assertEqual(self.lines[0], "failed: a")
-        self.assertTrue(self.lines[1].startswith("failed: ctest: came to no end"))
-        self.assertEqual(self.lines[-1], "1 passed, 2 failed, 0 skipped")
+        self.assertEqual(self.lines[:2], ["failed: a", "failed: c: Subprocess aborted***Exception:"])
+        self.assertTrue(self.lines[2].startswith("failed: ctest: came to no end"))
+        self.assertEqual(self.lines[-1], "1 passed, 3 failed, 0 skipped")
 
     def test_a_crash_the_second_time_is_told(self):
         self.add("a", self.once("exit 1") + " || exit 1; kill -SEGV $$", LABELS="timing")

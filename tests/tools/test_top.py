@@ -336,11 +336,16 @@ class TerminalTest(Looking):
             environment.pop(name, None)
         running = subprocess.Popen(
             [COMMAND, "top", *map(str, arguments)], stdin=self.its, stdout=self.its, stderr=subprocess.PIPE,
-            env=environment, text=True, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+            env=environment, text=True, start_new_session=True, preexec_fn=self._take_terminal)
         self.addCleanup(running.stderr.close)
         self.addCleanup(running.wait)
         self.addCleanup(running.kill)
         return running
+
+    @staticmethod
+    def _take_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored by what a shell runs in its background
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def read_until(self, shown, pattern):
         """What the terminal shows, until there is such text in it."""
