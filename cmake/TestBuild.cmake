@@ -22,11 +22,15 @@ foreach(_engine IN LISTS _chosen)
   endif()
 endforeach()
 
-# An object, because nothing calls it: a linker would leave it in its archive.
+# An object, because nothing calls it: a linker would leave it in its archive. Every program of GoogleTest has it.
 add_library(spanalloc_keep_core OBJECT ${PROJECT_SOURCE_DIR}/tests/support/keep_core.cpp)
+get_target_property(_main GTest::gtest_main ALIASED_TARGET)
+if(NOT _main)
+  set(_main GTest::gtest_main)
+endif()
+set_property(TARGET ${_main} APPEND PROPERTY INTERFACE_SOURCES $<TARGET_OBJECTS:spanalloc_keep_core>)
 add_library(spanalloc_test INTERFACE)
 target_include_directories(spanalloc_test INTERFACE ${PROJECT_SOURCE_DIR}/tests/support)
-target_sources(spanalloc_test INTERFACE $<TARGET_OBJECTS:spanalloc_keep_core>)
 # On the interface, and by a property of who links it: a target's own options would come before these.
 target_compile_options(spanalloc_test INTERFACE
   $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:SPANALLOC_UNIT>>,${SPANALLOC_UNIT_OPTIMISATION},${SPANALLOC_TEST_OPTIMISATION}>>)

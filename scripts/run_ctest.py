@@ -12,6 +12,9 @@ would have to be run again.
 Where one process runs several tests of GoogleTest they are counted one by one. One that ends before its last test has
 failed, whatever its exit code. So has one that skipped a test and then ends with another exit code than 0.
 
+A hang is what takes ten minutes. Programs of GoogleTest and of tests/integration end themselves a minute before by SIGABRT
+(tests/support/keep_core.cpp), so that their core dump shows where they hung.
+
 Prints, behind ctest's own output, which is indented by a space:
     skipped: NAME: REASON     a test that says so itself (exit code 77, or GoogleTest's skip), or is disabled
     flaky: NAME: REASON
@@ -35,6 +38,7 @@ import time
 import xml.etree.ElementTree
 
 TIME_OUT_S = 600  # for hangs only
+HANG_S = TIME_OUT_S - 60  # time for a core dump
 ALL_OUTPUT = str(16 << 20)  # ctest keeps 1 KiB of a test that passed, unless told
 SLOWEST = 10
 MOST_AGAIN = 10
@@ -272,8 +276,9 @@ def facts_of(folder, options):
     return facts
 
 
-def ctest(folder, junit, facts, options):
-    """Runs it; what it prints goes where this program prints, indented: so no line of a test's is taken for one of ours."""
+def ctest(folder, junit, facts, options, crashed=lambda: None):
+    """Runs it; what it prints goes where this program prints, indented: so no line of a test's is taken for one of ours.
+    `crashed` is called behind each test that a signal has ended."""
     if os.path.exists(junit):
         os.remove(junit)
     around = junit + ".around"
@@ -294,6 +299,8 @@ def ctest(folder, junit, facts, options):
                 ends[listed.group(1)] = listed.group(2)
             if one:
                 told[one.group(1)] = (one.group(2), float(one.group(3)))
+                if "Exception" in one.group(2):
+                    crashed()
     return read_results(junit, facts, ends, told)
 
 
@@ -353,18 +360,23 @@ def put_aside(kept):
 
 
 def keep_cores(folder, part, logs, since):
-    """Moves the core dumps that have been left in the build folder, and says where to."""
+    """Moves the core dumps that have been left in the build folder, and says where to. At once: the next one has the same
+    name. Those of tests that hung lie in folders of their own."""
     kept = os.path.join(logs, "cores")
     for place, _, files in os.walk(folder):
         for name in files:
             path = os.path.join(place, name)
-            if not re.fullmatch(r"core(\.\d+)?", name) or os.path.getmtime(path) < since:
+            if not re.fullmatch(r"core(\.\d+)?|qemu_.*\.core", name) or os.path.getmtime(path) < since:
                 continue
             os.makedirs(kept, exist_ok=True)
             when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(os.path.getmtime(path)))
             target = os.path.join(kept, f"{part}-{os.path.basename(place)}-{when}-{name}")
+            if os.path.exists(target):
+                target += f".{time.monotonic_ns()}"
             shutil.move(path, target)
-            print(f"core: {target}")
+            print(f"core: {target}", flush=True)
+            if re.fullmatch(r"hung-\d+", os.path.basename(place)):
+                os.rmdir(place)
 
 
 def report(results, flaky):
@@ -410,8 +422,10 @@ def main(arguments):
     put_aside(kept)
     shutil.rmtree(kept_flaky, ignore_errors=True)
     os.environ["SPANALLOC_TEST_CORES"] = "yes"  # tests/support/keep_core.cpp
+    os.environ.setdefault("SPANALLOC_TEST_HANG_S", str(HANG_S))
     facts = facts_of(folder, options)
-    results = ctest(folder, os.path.join(logs, f"{part}.xml"), facts, options)
+    results = ctest(folder, os.path.join(logs, f"{part}.xml"), facts, options,
+                    lambda: keep_cores(folder, part, logs, since))
     if not results:
         results = [Result("ctest", "failed", "no tests match " + " ".join(options), "", 0)]
     if "ctest" not in (each.name for each in results):

@@ -92,6 +92,8 @@ std::vector<Rule> rules() {
       {SYS_write},
       // of ../support/keep_core.cpp, in a child (limits that the library might ask for are others)
       {SYS_prlimit64, {1, kAll, RLIMIT_CORE}},
+      {SYS_timer_create},
+      {SYS_timer_settime},
       // of a second filter
       {SYS_prctl},
       {SYS_seccomp},

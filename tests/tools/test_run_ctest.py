@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,12 +66,12 @@ class Runs(unittest.TestCase):
         with open(os.path.join(self.folder, f"{at}.tries"), encoding="utf-8") as file:
             return len(file.readlines())
 
-    def run_them(self, *options, part="tests"):
+    def run_them(self, *options, part="tests", **environment):
         with open(os.path.join(self.folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
             file.write("\n".join(self.tests) + "\n")
         done = subprocess.run(
             [sys.executable, SCRIPT, part, self.folder, self.logs, *options], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False,
+            stderr=subprocess.STDOUT, text=True, check=False, env={**os.environ, **environment},
         )
         self.lines = [line for line in done.stdout.splitlines()
                       if line.startswith(("skipped: ", "flaky: ", "failed: ", "core: ")) or re.match(r"\d+ passed, ", line)]
@@ -389,16 +390,87 @@ file(WRITE ${CMAKE_BINARY_DIR}/optimisation ${SPANALLOC_UNIT_OPTIMISATION})
                     self.assertEqual(file.read(), wanted)
 
 
+class HangTest(Runs):
+    """How programs of GoogleTest end that hang. (Each begins its alarm anew: the seconds may be few on any machine.)"""
+
+    PROGRAM = os.environ.get("SPANALLOC_TEST_HANGING")
+
+    def setUp(self):
+        super().setUp()
+        if not self.PROGRAM:
+            self.skipTest("there is no program that hangs in a cross build")
+
+    def ends(self, test, seconds="0.05"):
+        """(exit code, output) of the program, and of what it has started: that it ends, too."""
+        done = subprocess.run([self.PROGRAM, f"--gtest_filter={test}"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False, cwd=self.folder,
+                              env={**os.environ, "SPANALLOC_TEST_CORES": "yes", "SPANALLOC_TEST_HANG_S": seconds})
+        return done.returncode, done.stdout
+
+    def test_each_ends(self):
+        for test in ("Hangs.Alone", "Hangs.BehindAnAlarmTakenBack", "Hangs.WithAborts"):
+            self.assertEqual(self.ends(test)[0], -signal.SIGABRT, test)
+
+    def test_a_childs_end_is_not_taken_for_what_was_expected(self):
+        for test in ("Hangs.InAChild", "HangsDeathTest.HavingSaidWhatWasExpected", "HangsDeathTest.InAFreshProcess"):
+            code, output = self.ends(test)
+            self.assertEqual(code, -signal.SIGABRT, test)
+            self.assertNotIn("[  PASSED  ] 1 test", output)
+
+    def test_nobody_is_ended_unless_asked(self):
+        self.assertEqual(self.ends("HangsDeathTest.DiesOnPurpose", "600")[0], 0)
+
+    def test_it_is_a_failure(self):
+        self.add("Hangs.Alone", f"exec {self.PROGRAM} --gtest_filter=Hangs.Alone", LABELS="tools",
+                 WORKING_DIRECTORY=self.folder)
+        self.assertEqual(self.run_them(SPANALLOC_TEST_HANG_S="0.05"), 1)
+        self.assertEqual((self.lines[-2:], self.tries(0)),
+                         (["failed: Hangs.Alone: Subprocess aborted", "0 passed, 1 failed, 0 skipped"], 1))
+
+
 class CoreTest(Runs):
-    def test_a_crash_leaves_its_core(self):
+    def setUp(self):
+        super().setUp()
         with open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
             pattern = file.read().strip()
         if pattern != "core":
             self.skipTest(f"core dumps go to {pattern} here")
-        self.add("a", "ulimit -S -c $(ulimit -H -c); kill -SEGV $$", WORKING_DIRECTORY=self.folder)
-        self.assertEqual(self.run_them(), 1)
-        self.assertRegex(self.lines[0], rf"^core: {self.logs}/cores/tests-build-\d+-\d+-core$")
-        self.assertTrue(os.path.exists(self.lines[0][len("core: "):]))
+
+    def cores(self):
+        found = [line[len("core: "):] for line in self.lines if line.startswith("core: ")]
+        self.assertEqual(sorted(found), sorted(entry.path for entry in os.scandir(os.path.join(self.logs, "cores"))))
+        return found
+
+    def test_each_crash_leaves_its_core(self):
+        """Though all have one name."""
+        for name in "ab":
+            self.add(name, "ulimit -S -c $(ulimit -H -c); kill -SEGV $$", WORKING_DIRECTORY=self.folder)
+        self.assertEqual(self.run_them("-j", "1"), 1)
+        cores = self.cores()
+        self.assertEqual(len(cores), 2)
+        self.assertRegex(cores[0], rf"^{self.logs}/cores/tests-build-\d+-\d+-core$")
+
+    def test_what_hangs_leaves_its_core_and_its_childs(self):
+        if not HangTest.PROGRAM:
+            self.skipTest("there is no program that hangs in a cross build")
+        for test in ("Hangs.Alone", "Hangs.InAChild"):
+            with self.subTest(test):
+                self.setUp()
+                self.add(test, f"exec {HangTest.PROGRAM} --gtest_filter={test}", WORKING_DIRECTORY=self.folder)
+                self.assertEqual(self.run_them(SPANALLOC_TEST_HANG_S="0.2"), 1)
+                with open(os.path.join(self.logs, "failed", "tests", f"{test}.log"), encoding="utf-8") as file:
+                    ended = re.findall("^hung: .*", file.read(), re.MULTILINE)
+                self.assertGreaterEqual(len(ended), 1)  # a slow machine's process may not have come to its child
+                self.assertEqual(len(self.cores()), len(ended))
+                self.assertFalse([name for name in os.listdir(self.folder) if name.startswith("hung-")])
+
+    def test_who_dies_on_purpose_leaves_none(self):
+        if not HangTest.PROGRAM:
+            self.skipTest("there is no program that hangs in a cross build")
+        self.add("a", f"exec {HangTest.PROGRAM} --gtest_filter=HangsDeathTest.DiesOnPurpose",
+                 WORKING_DIRECTORY=self.folder)
+        self.assertEqual(self.run_them(), 0)
+        self.assertEqual(self.lines, ["1 passed, 0 failed, 0 skipped"])
 
 
 if __name__ == "__main__":
