@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/resource.h>
 
 #include "base/atomic.hpp"
@@ -142,6 +143,29 @@ std::uint64_t seed() {
   return value;
 }
 
+// The next number of the sequence that `seed` decides. A process has one seed, or none.
+std::uint64_t repeatable(std::uint64_t seed) {
+  // Relaxed: each caller takes a number of its own, that is all
+  static constinit Atomic<std::uint64_t> drawn{0};
+  return mixed(mixed(seed) + drawn.fetch_add_relaxed(0x9E3779B97F4A7C15u));
+}
+
+// Asked once: what comes later changes no address of this process. A kernel that refuses to say
+// randomises.
+bool has_fixed_addresses() {
+  enum : int { kNotAsked, kRandom, kFixed };
+  // Any thread finds the same: no ordering needed
+  static constinit Atomic<int> known{kNotAsked};
+  int value = known.load_relaxed();
+  if (value == kNotAsked) {
+    constexpr long kOnlyAsk = 0xFFFFFFFF;
+    const long personality = system_call(SYS_personality, kOnlyAsk, 0, 0);
+    value = personality >= 0 && (personality & ADDR_NO_RANDOMIZE) != 0 ? kFixed : kRandom;
+    known.store_relaxed(value);
+  }
+  return value == kFixed;
+}
+
 struct Secret {
   std::uint64_t words[2] = {};
 };
@@ -253,6 +277,7 @@ void ask() {
 void start() {
   ask();
   map_marks();
+  (void)has_fixed_addresses();
   (void)secret();
   (void)now_ms();
 }
@@ -301,7 +326,7 @@ unsigned current_cpu() {
 
 std::uint64_t random_bits() {
   static constinit Atomic<std::uint64_t> drawn{0};
-  if (seed() != kNoSeed) return mixed(mixed(seed()) + drawn.fetch_add_relaxed(0x9E3779B97F4A7C15u));
+  if (seed() != kNoSeed) return repeatable(seed());
   salt_child_that_nobody_told();
   const std::uint64_t number = drawn.fetch_add_relaxed(1);
   // A fork's child goes on with the numbers of another key.
@@ -310,6 +335,12 @@ std::uint64_t random_bits() {
     key = {{keyed(key, salt), keyed(key, ~salt)}};
   }
   return keyed(key, number);
+}
+
+// The seed of addresses alone: secrets are drawn as ever, from random_bits().
+std::uint64_t random_place_bits() {
+  constexpr std::uint64_t kSeedOfFixed = 0;
+  return seed() == kNoSeed && has_fixed_addresses() ? repeatable(kSeedOfFixed) : random_bits();
 }
 
 void before_fork() {

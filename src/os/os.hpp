@@ -98,6 +98,10 @@ unsigned cpu_numbers();
 /// handlers of forks are told: from Linux 4.14 on.) With SPANALLOC_SEED the next one of a sequence
 /// that this number decides.
 std::uint64_t random_bits();
+/// The same for what decides where memory lies, and for no secret. Where the process was started
+/// without address randomisation (ADDR_NO_RANDOMIZE: debuggers, setarch -R) and no seed is set,
+/// the next one of a fixed sequence.
+std::uint64_t random_place_bits();
 
 // --- What is no system call ----------------------------------------------------------------------
 

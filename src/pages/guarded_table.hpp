@@ -60,7 +60,7 @@ class TableRegion {
     // within it the place is random.
     end_of_small_ = small_ + kGiB - 2 * kMiB;
     big_ = end_of_small_;
-    const std::uint64_t random = os::random_bits();
+    const std::uint64_t random = os::random_place_bits();
     small_ += random % kFronts * 2 * kMiB + kFront + random / kFronts % kShifts * 64 * kKiB;
     front_ = small_ + 64 * kKiB - os::page_size();
   }

@@ -55,7 +55,8 @@ SPANALLOC_COLD std::uintptr_t random_place(const Interval (&windows)[kCount],
 #endif
   for (const Interval& window : windows) {
     for (unsigned attempt = 0; attempt < PagesConfig::kDraws; ++attempt) {
-      const std::uintptr_t drawn = window.first + os::random_bits() % (window.end - window.first);
+      const std::uintptr_t drawn =
+          window.first + os::random_place_bits() % (window.end - window.first);
       const std::uintptr_t place = align_down(drawn, alignment);
       if (place >= window.first && is_free_around<Calls>(place)) return place;
     }

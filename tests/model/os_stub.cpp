@@ -204,6 +204,9 @@ bool is_locked(void*) {
 std::uint64_t random_bits() {
   return 0;
 }
+std::uint64_t random_place_bits() {
+  return 0;
+}
 std::uint64_t now_ms() {
   return model::clock_ms;
 }

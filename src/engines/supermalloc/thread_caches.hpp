@@ -57,7 +57,7 @@ class ThreadCaches {
     }
     cache->has_thread.store_relaxed(true);
     cache->exit_round = 0;
-    if (cache->random == 0) cache->random = os::random_bits() | 1;
+    if (cache->random == 0) cache->random = os::random_place_bits() | 1;
     if (is_default()) my_cache_ = cache;  // before the key, which may call malloc
     if (exit_key_.watch_this_thread(cache, &on_thread_exit)) return *cache;
     leave(*cache);

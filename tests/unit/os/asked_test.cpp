@@ -1,6 +1,7 @@
 // Random numbers, as many processes draw them. And how many CPUs there might be.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/personality.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,22 +26,26 @@ namespace {
 
 using Numbers = std::array<std::uint64_t, 8>;
 
-Numbers draw() {
+template <class Next>
+Numbers draw(Next next) {
   Numbers numbers{};
-  for (std::uint64_t& n : numbers) n = os::random_bits();
+  for (std::uint64_t& n : numbers) n = next();
   return numbers;
+}
+Numbers draw() {
+  return draw(os::random_bits);
 }
 
 // What a child draws that is made as libc's fork makes one, but calls no handlers.
 template <class First>
-Numbers drawn_in_child(First first) {
+Numbers drawn_in_child(First first, std::uint64_t (*next)() = os::random_bits) {
   int ends[2];
   Numbers numbers{};
   if (pipe(ends) != 0) return numbers;
   const long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
   if (child == 0) {
     first();
-    numbers = draw();
+    numbers = draw(next);
     _exit(write(ends[1], numbers.data(), sizeof numbers) == sizeof numbers ? 0 : 1);
   }
   int status = 0;
@@ -130,6 +135,55 @@ TEST(Random, GrandchildrenDrawOtherNumbersThanTheirParents) {
     for (unsigned depth = 1; depth < 4; ++depth)
       drawn.push_back(drawn_in_child([&] { fork_deep(depth); }));
     expect_all_differ(drawn);
+  });
+}
+
+// A process that has not asked for anything yet, as debuggers start it. False: it may not be.
+bool switch_randomisation_off() {
+  unsetenv("SPANALLOC_SEED");
+  return personality(ADDR_NO_RANDOMIZE) != -1;
+}
+
+TEST(Random, WithoutRandomisationPlacesRepeatAndSecretsDoNot) {
+  test::in_fresh_process([] {
+    if (!switch_randomisation_off()) return;
+    const auto start = [] { os::start(); };
+    const Numbers places = drawn_in_child(start, os::random_place_bits);
+    EXPECT_EQ(drawn_in_child(start, os::random_place_bits), places);
+    // Also where secrets are drawn between them.
+    const auto start_and_draw = [] {
+      os::start();
+      draw();
+    };
+    EXPECT_EQ(drawn_in_child(start_and_draw, os::random_place_bits), places);
+    expect_all_differ({places, drawn_in_child(start), drawn_in_child(start)});
+  });
+}
+
+TEST(Random, WithoutRandomisationASeedDecidesPlacesToo) {
+  test::in_fresh_process([] {
+    if (!switch_randomisation_off()) return;
+    const auto start_with = [](const char* seed) {
+      return [seed] {
+        setenv("SPANALLOC_SEED", seed, 1);
+        os::start();
+      };
+    };
+    const Numbers places = drawn_in_child(start_with("7"), os::random_place_bits);
+    EXPECT_EQ(drawn_in_child(start_with("7"), os::random_place_bits), places);
+    EXPECT_EQ(drawn_in_child(start_with("7")), places) << "one sequence for all";
+    expect_all_differ({places, drawn_in_child(start_with("8"), os::random_place_bits)});
+  });
+}
+
+TEST(Random, WithRandomisationPlacesDiffer) {
+  test::in_fresh_process([] {
+    unsetenv("SPANALLOC_SEED");
+    const int now = personality(0xFFFFFFFF);
+    if (now == -1 || personality(static_cast<unsigned>(now) & ~ADDR_NO_RANDOMIZE) == -1) return;
+    const auto start = [] { os::start(); };
+    expect_all_differ({drawn_in_child(start, os::random_place_bits),
+                       drawn_in_child(start, os::random_place_bits)});
   });
 }
 
