@@ -290,6 +290,29 @@ struct PutToOldOwner {
   void at_rest() { MODEL_CHECK(span.state() != kPartial || sets[2].links.load_relaxed() == 1); }
 };
 
+// --- Memory is out -------------------------------------------------------------------------------
+
+// The owner looks for any span of its own that has a free block, and takes it on an epoch that it
+// reads after it has looked: the last free comes between, and the next owner's life of the span.
+struct TakenOnALaterEpoch {
+  static constexpr unsigned kThreads = 2;
+  NaiveSpan span;
+  std::uint32_t taken_from = 1;
+  void thread(unsigned self) {
+    if (self == 1) {
+      if (!span.transition(Epoch{0, kNearlyFull}, kFree)) return;
+      span.owner.store_release(2);
+      span.epoch.store_release(Epoch{2, kNearlyFull});
+      return;
+    }
+    if (span.owner.load_acquire() != 1 || span.state() != kNearlyFull) return;
+    const Epoch seen = span.epoch.load_acquire();
+    if (seen.state == kNearlyFull && span.transition(seen, kOwned))
+      taken_from = span.owner.load_acquire();
+  }
+  void at_rest() { MODEL_CHECK(taken_from == 1); }
+};
+
 // --- Termination, and leaving a current span
 // -------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ TEST(NaiveSpan, EveryKnownTrapIsFound) {
     EXPECT_FINDS(naive::SharedLink, "next", options);
     EXPECT_FINDS(naive::StaleEpochAfterAdoption, "in_pool", options);
     EXPECT_FINDS(naive::PutToOldOwner, "links", options);
+    EXPECT_FINDS(naive::TakenOnALaterEpoch, "taken_from", options);
     EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", options);
     EXPECT_FINDS(naive::FreeBetweenRefillAndFloating, "remote_frees", options);
   }

@@ -445,49 +445,6 @@ TEST(ScallocSpan, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
 }
 
-// --- Memory is out -------------------------------------------------------------------------------
-
-// A thread takes the last free blocks there are, out of its own floating span or an orphan,
-// while another frees there.
-template <class Base, bool kOrphan>
-struct LastBlocks : Base {
-  static constexpr unsigned kThreads = 2;
-  void* p[4];
-  LastBlocks() {
-    this->start_with(kOrphan ? 2 : 0, Base::kFour, 4, p);
-    if (kOrphan) this->start_exited(2);
-    this->start_with_lab(1);
-    if (kOrphan) this->start_with_lab(0);
-    this->start_without_memory();
-  }
-  void thread(unsigned self) {
-    if (self == 1) {
-      this->deallocate(p[1]);
-      this->deallocate(p[2]);
-      return;
-    }
-    if (kOrphan) this->deallocate(p[3]);
-    void* q = this->allocate_if_any(Base::kFour);
-    if (q != nullptr) this->deallocate(q);
-  }
-  void at_rest() {
-    this->check_after_trim(kThreads);
-    MODEL_CHECK(!this->is_free(p[0]));  // p[0] is still out
-  }
-};
-
-using LastOwnBlocks = LastBlocks<World, false>;
-using LastOwnBlocksHidden = LastBlocks<SuspectWorld, false>;
-using LastOrphanBlocks = LastBlocks<World, true>;
-using LastOrphanBlocksHidden = LastBlocks<SuspectWorld, true>;
-
-TEST(ScallocSpan, MemoryIsOut) {
-  EXPECT_HOLDS_EVERYWHERE(LastOwnBlocks, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(LastOwnBlocksHidden, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocks, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocksHidden, 2, 1);
-}
-
 // --- Core-local buffers --------------------------------------------------------------------------
 
 // Two threads share a LAB: each frees what the other allocated, and allocates again.

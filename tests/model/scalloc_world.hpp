@@ -30,6 +30,13 @@ struct ScallocTestAccess {
   static bool start() {
     return ScallocEngine<Config>::heap_.ensure_started();
   }
+  /// What the running thread does last when memory is out, with no hot span of the class.
+  template <class Config>
+  static bool take_floating(scalloc::ClassId size_class) {
+    auto& thread = ScallocEngine<Config>::frontend();
+    const typename ScallocEngine<Config>::Frontend::Inside within(thread);
+    return thread.take_floating(*thread.own_lab, size_class);
+  }
 };
 
 namespace model {
@@ -93,6 +100,12 @@ class ScallocWorld {
     touch(entry);
     return p;
   }
+  /// The last resort alone, as if memory were out, and a block from what it has found. The thread
+  /// has no hot span of that class. nullptr: there is none.
+  void* allocate_floating(std::size_t size) {
+    const bool found = ScallocTestAccess::take_floating<Config>(scalloc::class_of(size));
+    return found ? allocate(size) : nullptr;
+  }
   void deallocate(void* p) {
     Entry& entry = entry_of(p, 0);
     MODEL_CHECK(entry.out);
@@ -113,6 +126,13 @@ class ScallocWorld {
   /// The thread has a LAB, but no span of the sizes in question.
   void start_with_lab(unsigned t) {
     as(t, [] { Engine::deallocate(Engine::allocate(16)); });
+  }
+  /// Its hot span of the size, which is full, floats.
+  void start_without_hot(unsigned t, std::size_t size) {
+    const std::size_t before = limit();
+    limit_first_range(before * scalloc::kVirtualSpan);
+    as(t, [&] { MODEL_CHECK(Engine::allocate(size) == nullptr); });
+    limit_first_range((kMaxSpans + 1) * scalloc::kVirtualSpan);
   }
   void start_freed(unsigned t, void* p) {
     as(t, [&] { deallocate(p); });

@@ -21,6 +21,7 @@ enum class Step {
   kAfterClaim,      // made it free, has not yet unlinked or pooled it
   kBeforeListing,   // decided to put a span into its owner's set
   kBeforeFloating,  // found too few remotely freed blocks, has not yet given the hot span up
+  kBeforeTaking,    // memory is out: found an idle span with a free block, has not yet made it hot
   kBeforeAdopting,  // found an orphan
   kAfterRemotePush  // pushed a block to a remote list, has not yet looked at the span
 };

@@ -135,14 +135,9 @@ bool Frontend<Config>::take_floating(Lab& lab, ClassId size_class) {
   const std::size_t limit = directory.limit.load_acquire();
   for (std::size_t g = 0; g < limit; ++g) {
     const SliceNumber slice = known_slice(g);
+    // A hint: the span may have moved on.
     if (directory.mark(slice) != Mark::of_class(size_class)) continue;
-    Span* span = directory.span(slice);
-    const SpanWord seen = span->load_word();
-    if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
-    const OwnerWord former = span->owner.load_acquire();
-    if (former != lab.owner_word() && !protocol.adopt(span, former, size_class, lab.owner_word()))
-      continue;
-    const TakenSpan taken = protocol.take_idle(lab, span, size_class);
+    const TakenSpan taken = protocol.take_idle(lab, directory.span(slice), size_class, self());
     if (taken.span == nullptr) continue;
     make_hot(lab, taken, size_class);
     return true;

@@ -17,6 +17,16 @@
 //  - Unlisted, mixed, and no remote push since `mixed` was set: the owner set it by a
 //  read-modify-write on
 //    the word, so it has seen every push before, there were none after: its own count is exact.
+//
+// Which word a transition may expect. A span's class, its owner and whether it is listed hold for
+// one life of it, and another thread's last free may end that life at any moment. So what was
+// learned of a span is used in one of two ways only:
+//  - It was read after a word, and the transition expects that very word. Epochs do not come back:
+//    if the word is still the same, what was read is of its epoch. Else the thread looks afresh.
+//  - The caller keeps the span from its next life, so a word that is loaded anew is of this life.
+//    It holds a block of the span, or owns it while it is hot, or has made it free, or has found it
+//    linked in the set whose lock it holds: whoever makes a listed span free takes that lock before
+//    the span is pooled.
 #pragma once
 
 #include <cstdint>
@@ -247,12 +257,37 @@ class SpanProtocol {
     return {};
   }
 
-  /// The same for an idle span of the LAB that may be in no set. None: it is free by now.
-  TakenSpan take_idle(Lab& lab, Span* span, ClassId size_class) {
-    // Whoever would list the span is kept out until it is hot
-    SetGuard set(*this, lab, size_class);
-    set->unlink(span);
-    return mark_hot(span);
+  /// The same for a span in no set: it must be of the class, idle with a free block, and the LAB's,
+  /// or an orphan, which becomes the LAB's first. None: it is not. Nothing holds the span meanwhile,
+  /// so each round decides on one word.
+  TakenSpan take_idle(Lab& lab, Span* span, ClassId size_class, const Identity& self) {
+    for (;;) {
+      SpanWord seen = span->load_word();
+      if (!seen.is_idle()) return {};
+      // Acquire, after the word: from the same epoch or a later one, and then the compare-and-swap
+      // fails.
+      const std::uint32_t freed = span->local_free.load_acquire();
+      const ClassId its_class = span->size_class.load_acquire();
+      const OwnerWord owner = span->owner.load_acquire();
+      if (its_class != size_class || seen.count() + freed == 0) return {};
+      if (owner != lab.owner_word()) {
+        if (!adopt(span, owner, size_class, lab.owner_word())) return {};
+        continue;
+      }
+      // The LAB's sets are open, so nobody adopts the span: it stays the LAB's until its life ends,
+      // and that changes the word.
+      if (seen.listed()) {
+        // Another thread has listed it since the LAB's last search. It leaves the set by the set's
+        // list, under the lock: by the span alone it might be another life's set.
+        examine_suspects(lab, size_class, self);
+        if (const TakenSpan taken = take_reusable(lab, size_class); taken.span != nullptr)
+          return taken;
+        continue;
+      }
+      Config::at(Step::kBeforeTaking, span);
+      FreeBlock* list = span->block_at(seen.head_offset());
+      if (span->try_mark_hot(seen)) return {span, list};
+    }
   }
 
   /// Closes a set for good (thread termination): what it held floats on as orphans. The caller
@@ -375,8 +410,8 @@ class SpanProtocol {
     }
   }
 
-  // idle -> hot, under the set's lock and with the span unlinked. None: another thread's last free
-  // has made it free, and will find it unlinked.
+  // idle -> hot, for a span that the caller has taken out of the set whose lock it holds. None:
+  // another thread's last free has made it free, and will find it unlinked.
   static TakenSpan mark_hot(Span* span) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);  // O6
     SpanWord seen = span->load_word();

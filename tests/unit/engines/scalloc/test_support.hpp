@@ -54,6 +54,13 @@ struct ScallocTestAccess {
   static scalloc::Lab* lab(const scalloc::Heap<Config>& heap) {
     return thread(heap) == nullptr ? nullptr : thread(heap)->own_lab;
   }
+  /// By the calling thread, for its LAB.
+  template <class Config>
+  static scalloc::Span* take_idle(scalloc::Heap<Config>& heap, scalloc::Span* span,
+                                  scalloc::ClassId size_class) {
+    auto& protocol = heap.protocol_;
+    return protocol.take_idle(*lab(heap), span, size_class, thread(heap)->self()).span;
+  }
   template <class Config>
   static std::size_t records(const scalloc::Heap<Config>& heap) {
     std::size_t count = 0;

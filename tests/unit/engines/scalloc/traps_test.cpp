@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <future>
 #include <set>
 
+#include "child.hpp"
 #include "engines/scalloc/test_support.hpp"
 
 namespace spanalloc {
@@ -273,6 +275,78 @@ TEST_F(ScallocTraps, RemoteFreesWhileTheHotSpanIsGivenUp) {
     heap->deallocate(p);
   }
   EXPECT_EQ(heap->census().carved, 2u);
+  expect_nothing_held();
+}
+
+// In a child: the first four blocks fill a span that floats, one of them is free, and nothing else
+// is to be had.
+std::vector<void*> make_last_floating_span(scalloc::Heap<HookedConfig<>>& heap) {
+  setenv("SPANALLOC_ARENA_BITS", "30", 1);
+  std::vector<void*> blocks = make_floating_span(heap, 128 * kKiB);
+  while (heap.allocate(kMiB) != nullptr) {
+  }
+  while (heap.allocate(128 * kKiB) != nullptr) {
+  }
+  heap.deallocate(blocks[0]);
+  return blocks;
+}
+
+// Memory is out: between a thread's look at a floating span and its taking it another thread frees
+// the last block, and a third one begins the span's next life, with smaller blocks.
+TEST_F(ScallocTraps, TheLastBlockGoesBeforeTheSpanIsTaken) {
+  NaiveSpan naive{.blocks = 4, .local = 1};
+  const bool takes = naive.free_blocks() > 0 && naive.state == State::kFloating;
+  naive.remote = 3;
+  naive.after_free(naive.epoch);
+  naive = {.blocks = 8, .local = 1, .epoch = naive.epoch + 1};  // as another thread's
+  EXPECT_TRUE(takes && naive.try_mark(naive.epoch, State::kHot)) << "loads the epoch anew";
+
+  test::in_child([&] {
+    const auto blocks = make_last_floating_span(*heap);
+    std::vector<void*> smaller;
+    Config::arm(Step::kBeforeTaking, [&](Span* span) {
+      EXPECT_EQ(span, span_of(blocks[0]));
+      on_another_thread([&] {
+        for (std::size_t i = 1; i < 4; ++i) heap->deallocate(blocks[i]);
+      });
+      on_another_thread([&] {
+        while (void* p = heap->allocate(64 * kKiB)) smaller.push_back(p);
+        heap->deallocate(smaller.back());
+        smaller.pop_back();
+      });
+    });
+    EXPECT_EQ(heap->allocate(128 * kKiB), nullptr);
+    EXPECT_TRUE(Config::fired());
+    EXPECT_EQ(smaller.size(), 7u);
+    EXPECT_EQ(span_of(smaller[0]), span_of(blocks[0]));
+    EXPECT_EQ(span_of(smaller[0])->load_word().state(), State::kFloating);
+  });
+}
+
+// The same, but another thread's free only lists the span.
+TEST_F(ScallocTraps, TheSpanIsListedBeforeItIsTaken) {
+  test::in_child([&] {
+    const auto blocks = make_last_floating_span(*heap);
+    Span* span = span_of(blocks[0]);
+    Config::arm(Step::kBeforeTaking, [&](Span*) {
+      on_another_thread([&] { heap->deallocate(blocks[1]); });
+      EXPECT_EQ(span->set_list, scalloc::SetList::kSuspects);
+    });
+    EXPECT_EQ(span_of(heap->allocate(128 * kKiB)), span);
+    EXPECT_TRUE(Config::fired());
+    EXPECT_EQ(span->set_list, scalloc::SetList::kNone);
+  });
+}
+
+// The class mark by which the span was found may be of an earlier life.
+TEST_F(ScallocTraps, ASpanOfAnotherClassIsNotTaken) {
+  const auto blocks = make_floating_span(*heap, 64 * kKiB);
+  heap->deallocate(blocks[0]);
+  Span* span = span_of(blocks[0]);
+  const scalloc::ClassId another = scalloc::class_of(128 * kKiB);
+  EXPECT_EQ(ScallocTestAccess::take_idle(*heap, span, another), nullptr);
+  EXPECT_EQ(span->load_word().state(), State::kFloating);
+  for (std::size_t i = 1; i < blocks.size(); ++i) heap->deallocate(blocks[i]);
   expect_nothing_held();
 }
 
