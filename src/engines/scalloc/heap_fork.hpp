@@ -1,11 +1,11 @@
 // A heap in a fork's child: what vanished threads were in the middle of is put right.
 //
-// Their LABs stay as they are, as those of threads that sleep, wherever these were: what others do
-// with a span they do by its word, and a set whose lock's owner died is put right by the next one
-// who takes it. They are terminated by the first call that comes into a slow path, of whatever
-// thread. A child that executes another program, or ends, does without: each page that it writes to
-// is one that the kernel must copy. So nothing is written to these LABs; the calling thread's own
-// says that its thread has come along (Lab::forks).
+// A set whose lock's owner died is made anew while the child has one thread. Beyond that their LABs
+// stay as they are, as those of threads that sleep, wherever these were: what others do with a span
+// they do by its word. They are terminated by the first call that comes into a slow path, of
+// whatever thread. A child that executes another program, or ends, does without: each page that it
+// writes to is one that the kernel must copy. So nothing else is written to these LABs; the calling
+// thread's own says that its thread has come along (Lab::forks).
 #pragma once
 
 #include "engines/scalloc/frontend.hpp"
@@ -94,6 +94,12 @@ void Heap<Config>::put_right(Thread& self) {
   bool any_left = false;
   labs_.for_each([&](Lab& lab) {
     any_left = any_left || has_vanished(lab);
+    for (const ClassId c : kAllClasses) {
+      // At once: which spans belong in the set is known while no other thread can move them on.
+      if (lab.set(c).lock.owner_died()) {
+        typename Protocol::SetGuard repaired(protocol_, lab, c);
+      }
+    }
     if (lab.shared && lab.lock.owner_died()) {
       typename Thread::LabScope repaired(*this, static_cast<SharedLab&>(lab));
     }

@@ -367,7 +367,8 @@ class SpanProtocol {
 
   // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew
   // from the words. `listed` and the linking are one critical section, so a span with that bit
-  // belongs in its owner's set, whether it had come there or not.
+  // belongs in its owner's set, whether it had come there or not. The child has one thread yet: no
+  // span moves on between these looks (heap_fork.hpp).
   void repair(Lab& lab, ClassId size_class) {
     ReusableSet& set = lab.set(size_class);
     set.forget();

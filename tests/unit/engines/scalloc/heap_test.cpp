@@ -344,6 +344,39 @@ TEST(ScallocHeapsOfSeveralConfigs, ASignalHandlerForksInTheMiddleOfACall) {
   });
 }
 
+// A set whose lock a vanished thread held is whole when the fork's handler ends. Later another
+// thread could begin a span's next life while the set is made anew.
+TEST(ScallocHeapsOfSeveralConfigs, AForkMakesATornSetAnewAtOnce) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  First heap;
+  std::promise<scalloc::ReusableSet*> torn;
+  std::promise<void> done;
+  std::vector<void*> blocks;
+  std::thread other([&] {
+    blocks = make_floating_span(*heap, 256);
+    for (std::size_t i = 0; i < 110; ++i) heap->deallocate(blocks[i]);
+    scalloc::ReusableSet& set = ScallocTestAccess::lab(*heap)->set(scalloc::class_of(256));
+    // As between the word's change to reusable and the linking
+    (void)set.lock.lock();
+    set.unlink(span_of(blocks[0]));
+    torn.set_value(&set);
+    done.get_future().wait();
+    set.link(span_of(blocks[0]), scalloc::SetList::kReusable);
+    set.lock.unlock();
+  });
+  scalloc::ReusableSet* set = torn.get_future().get();
+  EXPECT_EQ(test::run_in_child([&] {
+              return set->lock.is_free() && set->first_reusable() == span_of(blocks[0]) ? 0 : 1;
+            }),
+            0);
+  done.set_value();
+  other.join();
+  for (std::size_t i = 110; i < blocks.size(); ++i) heap->deallocate(blocks[i]);
+  expect_empty(*heap);
+}
+
 using ScallocHeapsDeathTest = testing::Test;
 
 TEST(ScallocHeapsDeathTest, ABlockOfAnotherHeapIsNone) {
