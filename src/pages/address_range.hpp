@@ -311,10 +311,7 @@ class AddressRange {
     char* start = static_cast<char*>(address(opened()));
     const std::size_t bytes = slices * kSlice;
     if (const os::Placed placed = place_guards(); placed != kYes) return placed;
-    // A mapping that is not charged is granted at any size: ask what a charged one of this size
-    // would be told. Not while memory is locked: then the question itself would take the memory.
-    if (bytes >= PagesConfig::kAskFirst && !is_locked() && !Calls::would_grant(bytes))
-      return kRefused;
+    if (!fits_the_machine<Calls>(bytes, [this] { return is_locked(); })) return kRefused;
     if (!reserved_) {
       // The guard at the start becomes memory; the last page that is mapped becomes the new guard.
       char* behind = start + os::page_size();

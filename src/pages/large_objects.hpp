@@ -37,6 +37,7 @@
 #include "base/compiler.hpp"
 #include "base/inspection_access.hpp"
 #include "os/os.hpp"
+#include "pages/page_calls.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc {
@@ -53,6 +54,7 @@ struct LargeObjectCalls {
     return os::remap(p, old_bytes, new_bytes);
   }
   static void release(void* p, std::size_t bytes) { os::release(p, bytes); }
+  static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
 };
 
 /// Thread-safe; zero-initialisable; ends only by destroy(). Neither reads nor sets errno.
@@ -128,10 +130,10 @@ class LargeObjects {
       ++promised_;
     }
     const std::size_t bytes = align_up(size + entry.offset(), page);
-    const bool fits = bytes <= entry.bytes() || entry.alignment() <= page;
-    void* moved = !fits                    ? nullptr
-                  : bytes == entry.bytes() ? entry.mapping()
-                                           : Calls::remap(entry.mapping(), entry.bytes(), bytes);
+    void* moved = bytes == entry.bytes() ? entry.mapping()
+                  : bytes < entry.bytes() || may_grow(entry, bytes)
+                      ? Calls::remap(entry.mapping(), entry.bytes(), bytes)
+                      : nullptr;
     Guard guard(*this);
     take_promise_back();
     if (moved == nullptr) {
@@ -327,6 +329,12 @@ class LargeObjects {
       if (slot.is_live() && Entry{address, slot.packed}.owner() == owner) return take(address, out);
     }
     return false;
+  }
+
+  // (The mapping of an object that came from elsewhere may not be charged.)
+  static bool may_grow(const Entry& entry, std::size_t bytes) {
+    return entry.alignment() <= os::page_size() &&
+           fits_the_machine<Calls>(bytes - entry.bytes(), os::memory_is_locked);
   }
 
   // After a fork count_anew() may have dropped this promise. One too few does no

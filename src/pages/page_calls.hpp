@@ -28,6 +28,14 @@ struct PageCalls {
   static constexpr auto& would_grant = os::would_grant;
 };
 
+/// Whether the kernel would charge so many bytes more. A mapping that is not charged is granted at
+/// any size, and grows to any: so whoever opens or grows one asks first. Not while new memory is
+/// locked: then the question itself would take the memory.
+template <class Calls, class IsLocked>
+bool fits_the_machine(std::size_t bytes, IsLocked&& is_locked) {
+  return bytes < PagesConfig::kAskFirst || is_locked() || Calls::would_grant(bytes);
+}
+
 /// [first, end), in what unit its user says.
 struct Interval {
   std::size_t first = 0;

@@ -16,6 +16,7 @@
 #include "pages/arena/decommitted_ranges.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/config.hpp"
+#include "pages/page_calls.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc {
@@ -82,6 +83,8 @@ class MovedPages {
       return nullptr;
     void* const from = slices_.range.address(block.first);
     const std::size_t old = block.size * Slices::kSlice;
+    const auto is_locked = [this] { return slices_.range.is_locked(); };
+    if (!fits_the_machine<Calls>(bytes - old, is_locked)) return nullptr;
     const std::uintptr_t end = address_of(from) + old;
     {
       LockGuard guard(slices_.grow_lock);

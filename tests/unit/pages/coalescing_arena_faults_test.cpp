@@ -339,6 +339,20 @@ TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
   EXPECT_NE(arena->take_growing(2 * kGiB / kSlice, 1, kAnyUse).first, 0u);
 }
 
+// So is growth out of the arena. What is not charged grows to any size.
+TEST_F(CoalescingArenaTest, WhatMovesOutGrowsByNoMoreThanTheKernelWouldCharge) {
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  Calls::refuse_all(Calls::kWouldGrant);
+  EXPECT_EQ(arena->move_out(a, 4, 2 * kGiB).to, nullptr);
+  EXPECT_EQ(Calls::count[Calls::kRemap], 0u);
+  EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+  expect_books(*arena, *tenant);
+  EXPECT_TRUE(tenant->move_out(a)) << "for less nobody asks";
+  EXPECT_EQ(Calls::count[Calls::kWouldGrant], 1u);
+}
+
 // --- Limits and locks: in a process of its own ---------------------------------------------------
 
 TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryCountsNot) {

@@ -25,6 +25,8 @@ namespace {
 struct FailingCalls : LargeObjectCalls {
   static inline bool refuse_map = false;
   static inline bool refuse_remap = false;
+  static inline std::size_t grants_at_most = SIZE_MAX;
+  static inline unsigned questions = 0;
   static inline long maps = 0;  // mappings held
   static void* map(std::size_t bytes, std::size_t alignment) {
     if (refuse_map) return nullptr;
@@ -38,6 +40,10 @@ struct FailingCalls : LargeObjectCalls {
   static void release(void* p, std::size_t bytes) {
     --maps;
     LargeObjectCalls::release(p, bytes);
+  }
+  static bool would_grant(std::size_t bytes) {
+    ++questions;
+    return bytes <= grants_at_most;
   }
 };
 
@@ -160,6 +166,26 @@ TEST(LargeObjects, RefusedCallsChangeNothing) {
   for (void* p : live) EXPECT_TRUE(objects.free(p));
   EXPECT_EQ(objects.statistics().bytes, 0u);
   EXPECT_EQ(Failing::maps, maps_before + 1) << "only the table is left";
+}
+
+// A mapping that is not charged may grow to any size: the kernel is asked what a charged one would
+// be told. For less than 1 GiB it is not asked.
+TEST(LargeObjects, GrowsByNoMoreThanTheKernelWouldCharge) {
+  LargeObjects<FailingCalls> objects;
+  void* p = objects.allocate(kMiB, 16);
+  FailingCalls::grants_at_most = 2 * kGiB;
+  FailingCalls::questions = 0;
+  ASSERT_NE(p = objects.resize(p, 64 * kMiB), nullptr);
+  EXPECT_EQ(FailingCalls::questions, 0u);
+  EXPECT_EQ(objects.resize(p, 4 * kGiB), nullptr);
+  EXPECT_EQ(FailingCalls::questions, 1u);
+  EXPECT_EQ(objects.usable_size(p), 64 * kMiB) << "nothing has changed";
+  ASSERT_NE(p = objects.resize(p, 2 * kGiB), nullptr);
+  ASSERT_NE(p = objects.resize(p, kMiB), nullptr);
+  EXPECT_EQ(FailingCalls::questions, 2u) << "to be smaller nobody need ask";
+  FailingCalls::grants_at_most = SIZE_MAX;
+  EXPECT_TRUE(objects.free(p));
+  objects.destroy();
 }
 
 TEST(LargeObjects, SurvivesAnAddressSpaceLimit) {
