@@ -4,8 +4,8 @@
 //   attacks NAME [SIZE]     prints "attacking" before what is wrong, "returned" when that has come
 //                           back, and in its last line one word of what was observed; an allocator
 //                           that notices ends it before
-//   attacks around SIZE     what is in use when most attacks with blocks of SIZE begin: sizes and how
-//                           many
+//   attacks around SIZE     what is in use when most attacks with blocks of SIZE begin: sizes and
+//                           how many
 //   attacks list            names, groups, sizes, repetitions and titles, tab-separated
 //
 // `spanalloc bench attacks` runs them under every allocator and classifies their ends. In C and

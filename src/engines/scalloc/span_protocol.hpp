@@ -258,8 +258,8 @@ class SpanProtocol {
   }
 
   /// The same for a span in no set: it must be of the class, idle with a free block, and the LAB's,
-  /// or an orphan, which becomes the LAB's first. None: it is not. Nothing holds the span meanwhile,
-  /// so each round decides on one word.
+  /// or an orphan, which becomes the LAB's first. None: it is not. Nothing keeps the span
+  /// meanwhile, so each round decides on one word.
   TakenSpan take_idle(Lab& lab, Span* span, ClassId size_class, const Identity& self) {
     for (;;) {
       SpanWord seen = span->load_word();
