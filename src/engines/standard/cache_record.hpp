@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engines/standard/cached_large_spans.hpp"
+#include "engines/standard/in_hand.hpp"
 #include "engines/standard/loans.hpp"
 #include "engines/standard/magazines.hpp"
 #include "engines/standard/owned_spans.hpp"
@@ -37,13 +38,20 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   using LargeSpans = CachedLargeSpans<(Config::kCachedLargeBytes >> Config::kSliceBits)>;
   LargeSpans large_spans;
   TimedWork<Config> timed_work;   ///< owner
+  InHand in_hand;                 ///< owner; assertions only
   std::uint32_t searches = 0;     ///< owner: counts searches for a span
   RemoteBatches<Config> batches;  ///< owner
   Loans<Config> loans;            ///< owner
   Magazines<Config> magazines;    ///< owner
 
+  /// Its thread has left whatever it was doing to its spans, and does not come back.
+  void leave_work() {
+    timed_work.leave();
+    in_hand.let_go();
+  }
   /// The thread has ended, or vanished: what it had has been seen to.
   void forget_thread() {
+    leave_work();
     owned.forget();
     batches.forget();
     loans.forget();

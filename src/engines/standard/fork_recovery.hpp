@@ -64,7 +64,10 @@ class ForkRecovery {
     bool any_vanished = false;
     pages.caches.for_each([&](CacheRecord& cache) {
       cache.lock.unlock_if_mine();
-      if (pages.caches.is_mine(cache)) cache.inside.store_release(0);
+      if (pages.caches.is_mine(cache)) {
+        cache.leave_work();
+        cache.inside.store_release(0);
+      }
       any_vanished = any_vanished || pages.caches.has_vanished(cache);
     });
     // This thread may have been abandoning vanished threads' spans. (If another thread is at it,

@@ -12,10 +12,12 @@
 
 namespace spanalloc::standard {
 
-/// Of one thread cache; only its thread uses it. Constant-initialised.
+/// Of one cache record; only its thread uses it. Zero-initialisable.
 class InHand {
  public:
   bool is_nothing() const { return count_ == 0; }
+  /// What holds has been left by a jump, or its thread has vanished.
+  void let_go() { count_ = 0; }
 
   /// While it lives, the thread has a span in hand.
   class [[nodiscard]] Hold {

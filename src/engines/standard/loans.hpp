@@ -64,7 +64,7 @@ class Loans {
 
   /// Gives back the blocks of loans that are left. False: there was none.
   SPANALLOC_COLD bool return_all(auto& thread) {
-    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     bool any = false;
     for_each([&](ClassId c, Loan& loan) {
       if (loan.free_list().is_empty()) return;

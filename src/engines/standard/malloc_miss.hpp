@@ -95,6 +95,7 @@ struct MallocMiss {
       if (thread.list_of(c).is_empty()) p = thread.cache->magazines.take(c);
       if (p == nullptr && thread.list_of(c).is_empty()) {
         const auto inside = thread.enter_miss();
+        thread.cache->timed_work.count_miss(thread);
         refilled = Refill<Config>::refill(thread, c);
         if (refilled == Refilled::kNothing) return nullptr;
       }
@@ -157,7 +158,7 @@ struct MallocMiss {
     return p;
   }
   static void free_put_off(auto& thread) {
-    SPANALLOC_ASSERT(thread.in_hand.is_nothing());  // the program's function may come next
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());  // the program's function may come next
     NestedBlocks::free_put_off([&](void* p) { thread.deallocate(p); });
     thread.pages->memory_return.before_malloc(thread.exited);
   }

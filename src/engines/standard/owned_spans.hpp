@@ -141,7 +141,7 @@ class OwnedSpans {
   /// Does a part of a round over the current spans. Shares one span at most, because that walks its
   /// list.
   [[gnu::noinline]] void share_unused(auto& thread, std::uint64_t now) {
-    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     if (SPANALLOC_UNLIKELY(thread.exited) || !ages_.is_due(now)) return;
     for (unsigned looks = 0; looks < Config::kCurrentSpansPerLook;) {
       const ClassId c = ages_.next();

@@ -90,7 +90,7 @@ struct Refill {
   /// nothing.
   SPANALLOC_COLD static bool give_back_unused(auto& thread) {
     if (thread.cache == nullptr) return false;
-    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     bool any = collect_uncounted(thread, UINT32_MAX, UINT32_MAX);
     any = thread.cache->loans.return_all(thread) || any;
     any = thread.cache->magazines.give_all_back(thread) || any;

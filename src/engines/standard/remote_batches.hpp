@@ -185,7 +185,7 @@ class RemoteBatches {
   // Frees the batch's blocks to their span, which another thread owns.
   [[gnu::noinline]] void flush(RemoteBatch& batch, auto& thread) {
     const std::uint32_t count = batch.count();
-    SPANALLOC_ASSERT(count != 0 && batch.quota() != 0 && thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(count != 0 && batch.quota() != 0 && thread.has_nothing_in_hand());
     const SpanRef span = thread.pages->span(batch.number());
     end(batch, thread, span);
     check(batch, span, count);  // a damaged one is in no place any more

@@ -62,7 +62,6 @@ class ThreadCache : public ThreadState<Config> {
   std::uint8_t exit_round = 0;  ///< thread::ExitKey's
   std::uint8_t map_misses = 0;  ///< how many calls a map would have served, up to kMissesForMap
   std::uint8_t lone_frees = 0;  ///< frees of others' blocks without a record, up to kFreesForCache
-  InHand in_hand;               ///< assertions only
 
   constexpr ThreadCache(Heap<Config>& the_heap, PageLayer<Config>& its_pages)
       : heap(&the_heap), pages(&its_pages) {}
@@ -164,7 +163,8 @@ class ThreadCache : public ThreadState<Config> {
   /// While it lives, the thread is in a call in which it may have a span that is in no place.
   SPANALLOC_INLINE HeapCall<Config> enter() { return {cache, *pages}; }
   /// While it lives, the thread has a span in hand.
-  InHand::Hold hold() { return InHand::Hold(in_hand); }
+  InHand::Hold hold() { return InHand::Hold(cache->in_hand); }
+  bool has_nothing_in_hand() const { return cache == nullptr || cache->in_hand.is_nothing(); }
   /// While it lives, the thread gives its own spans or their blocks back.
   auto begin_work() { return typename TimedWork<Config>::Working(*this); }
   /// The lock of the cache record's lists.

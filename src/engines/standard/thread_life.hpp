@@ -64,7 +64,7 @@ struct ThreadLife {
   static void detach(auto& thread) {
     auto& cache = *thread.cache;
     auto& heap = *thread.heap;
-    SPANALLOC_ASSERT(thread.pages->is_mine(cache.number) && thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(thread.pages->is_mine(cache.number) && thread.has_nothing_in_hand());
     // For signal handlers that fork when the thread has given its record up and is still busy with
     // it.
     const void* outer = inside_without_cache.load_relaxed();
@@ -104,7 +104,7 @@ struct ThreadLife {
   SPANALLOC_COLD static bool trim(auto& thread) {
     auto& heap = *thread.heap;
     if (!heap.is_started()) return false;
-    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     const auto inside = thread.enter();
     // To count them with
     if (thread.cache == nullptr && heap.has_uncounted_abandoned()) attach(thread);

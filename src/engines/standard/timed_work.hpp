@@ -2,10 +2,11 @@
 // blocks back. It polls memory return, too, for a thread that needs neither pool nor arena.
 //
 // The work may share each span that the thread owns. So it begins where the thread has nothing in
-// hand (in_hand.hpp), and not within itself: its frees are events, too. Work that cannot begin is
-// noted, and the thread's next event runs it.
+// hand (in_hand.hpp), and not within itself: its frees are events, too. A look at the clock within
+// the work is noted: the span asks for the clock again soon.
 #pragma once
 
+#include "base/assert.hpp"
 #include "engines/standard/numbers.hpp"
 #include "os/os.hpp"
 
@@ -19,7 +20,7 @@ class TimedWork {
   class [[nodiscard]] Working {
    public:
     explicit Working(auto& thread) : work_(thread.cache->timed_work), outer_(work_.is_working_) {
-      SPANALLOC_ASSERT(thread.in_hand.is_nothing());
+      SPANALLOC_ASSERT(thread.has_nothing_in_hand());
       work_.is_working_ = true;
     }
     ~Working() { work_.is_working_ = outer_; }
@@ -40,9 +41,11 @@ class TimedWork {
   SPANALLOC_INLINE void count_miss(auto& thread) {
     if (SPANALLOC_UNLIKELY(is_nth<Config::kMissesPerLook>(misses_))) pass_miss(thread);
   }
+  /// If the record's thread was at the work, it is not any more: it has vanished, or jumped.
+  void leave() { is_working_ = false; }
   /// True: run it soon again, because there is more to do, or the thread does it seldom.
   [[gnu::noinline]] bool run(auto& thread) {
-    SPANALLOC_ASSERT(thread.in_hand.is_nothing());
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     if (SPANALLOC_UNLIKELY(is_working_)) return true;
     const auto working = thread.begin_work();
     thread.cache->batches.flush_one(thread);  // (enters by itself)
@@ -71,8 +74,6 @@ class TimedWork {
   }
 
   [[gnu::noinline]] void pass_miss(auto& thread) {
-    // A miss is never a part of the work: if it seems so, a report has ended the work by a jump.
-    is_working_ = false;
     if (++looks_ % kLooksPerRun == 0) return (void)run(thread);
     const auto working = thread.begin_work();
     look_at_spans(thread, os::now_ms());

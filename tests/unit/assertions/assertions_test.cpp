@@ -138,12 +138,22 @@ TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
 TEST_F(SpanAssertionDeathTest, W1_WorkBeginsWithNothingInHand) {
   auto& thread = *own_.heap.thread_cache();
   const auto hand = thread.hold();
-  EXPECT_DEATH(thread.cache->timed_work.run(thread), "in_hand.is_nothing\\(\\)");
-  EXPECT_DEATH(thread.cache->magazines.give_all_back(thread), "in_hand.is_nothing\\(\\)");
-  EXPECT_DEATH(thread.cache->loans.return_all(thread), "in_hand.is_nothing\\(\\)");
-  EXPECT_DEATH(thread.cache->owned.share_unused(thread, 0), "in_hand.is_nothing\\(\\)");
-  EXPECT_DEATH(own_.heap.trim(), "in_hand.is_nothing\\(\\)");
-  EXPECT_DEATH(own_.heap.allocate(Standard::kMaxBlock + 1), "in_hand.is_nothing\\(\\)");
+  EXPECT_DEATH(thread.cache->timed_work.run(thread), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(thread.cache->magazines.give_all_back(thread), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(thread.cache->loans.return_all(thread), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(thread.cache->owned.share_unused(thread, 0), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(own_.heap.trim(), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(own_.heap.allocate(Standard::kMaxBlock + 1), "has_nothing_in_hand\\(\\)");
+}
+
+// Its handler may jump.
+TEST_F(SpanAssertionDeathTest, W1_NothingIsInHandAfterAReport) {
+  auto& thread = *own_.heap.thread_cache();
+  alignas(standard::InHand::Hold) unsigned char left[sizeof(standard::InHand::Hold)];
+  new (left) standard::InHand::Hold(thread.cache->in_hand);
+  ASSERT_FALSE(thread.has_nothing_in_hand());
+  standard::ForkRecovery<Standard>::let_go(&own_.pages);
+  EXPECT_TRUE(thread.has_nothing_in_hand());
 }
 
 TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage) {
