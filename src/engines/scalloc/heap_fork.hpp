@@ -96,9 +96,10 @@ void Heap<Config>::put_right(Thread& self) {
     any_left = any_left || has_vanished(lab);
     for (const ClassId c : kAllClasses) {
       // At once: which spans belong in the set is known while no other thread can move them on.
-      if (lab.set(c).lock.owner_died()) {
-        typename Protocol::SetGuard repaired(protocol_, lab, c);
-      }
+      if (!lab.set(c).lock.owner_died()) continue;
+      typename Protocol::SetGuard set(protocol_, lab, c);
+      // Its thread was closing it: an orphan is in no set, so it is open again until the burial.
+      if (set->first() != nullptr) set->owner.store_release(lab.owner_word());
     }
     if (lab.shared && lab.lock.owner_died()) {
       typename Thread::LabScope repaired(*this, static_cast<SharedLab&>(lab));

@@ -345,8 +345,9 @@ TEST(ScallocHeapsOfSeveralConfigs, ASignalHandlerForksInTheMiddleOfACall) {
 }
 
 // A set whose lock a vanished thread held is whole when the fork's handler ends. Later another
-// thread could begin a span's next life while the set is made anew.
-TEST(ScallocHeapsOfSeveralConfigs, AForkMakesATornSetAnewAtOnce) {
+// thread could begin a span's next life while the set is made anew. If its thread was closing it,
+// it is open again: a span that is in a set must not be adopted.
+void expect_whole_in_a_fork(bool closing) {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
@@ -354,6 +355,7 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkMakesATornSetAnewAtOnce) {
   std::promise<scalloc::ReusableSet*> torn;
   std::promise<void> done;
   std::vector<void*> blocks;
+  scalloc::OwnerWord owner{};
   std::thread other([&] {
     blocks = make_floating_span(*heap, 256);
     for (std::size_t i = 0; i < 110; ++i) heap->deallocate(blocks[i]);
@@ -361,20 +363,32 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkMakesATornSetAnewAtOnce) {
     // As between the word's change to reusable and the linking
     (void)set.lock.lock();
     set.unlink(span_of(blocks[0]));
+    owner = set.owner.load_relaxed();
+    if (closing) set.owner.store_release(scalloc::kTerminated);
     torn.set_value(&set);
     done.get_future().wait();
+    set.owner.store_release(owner);
     set.link(span_of(blocks[0]), scalloc::SetList::kReusable);
     set.lock.unlock();
   });
   scalloc::ReusableSet* set = torn.get_future().get();
   EXPECT_EQ(test::run_in_child([&] {
-              return set->lock.is_free() && set->first_reusable() == span_of(blocks[0]) ? 0 : 1;
+              const bool whole = set->lock.is_free() && set->first_reusable() == span_of(blocks[0]);
+              return whole && set->owner.load_relaxed() == owner ? 0 : 1;
             }),
             0);
   done.set_value();
   other.join();
   for (std::size_t i = 110; i < blocks.size(); ++i) heap->deallocate(blocks[i]);
   expect_empty(*heap);
+}
+
+TEST(ScallocHeapsOfSeveralConfigs, AForkMakesATornSetAnewAtOnce) {
+  expect_whole_in_a_fork(false);
+}
+
+TEST(ScallocHeapsOfSeveralConfigs, AForkOpensASetAgainThatWasBeingClosed) {
+  expect_whole_in_a_fork(true);
 }
 
 using ScallocHeapsDeathTest = testing::Test;
