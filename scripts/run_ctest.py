@@ -26,6 +26,7 @@ LOG_FOLDER/failed/PART/NAME.log holds what a failed test printed, and the comman
 those of the run before, in flaky/PART those of flaky tests. Exit code 1 when any failed, or there was none to run.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -366,17 +367,27 @@ def keep_cores(folder, part, logs, since):
     for place, _, files in os.walk(folder):
         for name in files:
             path = os.path.join(place, name)
-            if not re.fullmatch(r"core(\.\d+)?|qemu_.*\.core", name) or os.path.getmtime(path) < since:
+            if not re.fullmatch(r"core(\.\d+)?|qemu_.*\.core", name):
                 continue
-            os.makedirs(kept, exist_ok=True)
-            when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(os.path.getmtime(path)))
-            target = os.path.join(kept, f"{part}-{os.path.basename(place)}-{when}-{name}")
-            if os.path.exists(target):
-                target += f".{time.monotonic_ns()}"
-            shutil.move(path, target)
-            print(f"core: {target}", flush=True)
+            with contextlib.suppress(FileNotFoundError):  # a test that runs has removed it
+                keep_core(path, kept, part, since)
             if re.fullmatch(r"hung-\d+", os.path.basename(place)):
-                os.rmdir(place)
+                with contextlib.suppress(OSError):  # another file is in it
+                    os.rmdir(place)
+
+
+def keep_core(path, kept, part, since):
+    """Moves one, if it is newer than `since`."""
+    written = os.path.getmtime(path)
+    if written < since:
+        return
+    os.makedirs(kept, exist_ok=True)
+    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(written))
+    target = os.path.join(kept, f"{part}-{os.path.basename(os.path.dirname(path))}-{when}-{os.path.basename(path)}")
+    if os.path.exists(target):
+        target += f".{time.monotonic_ns()}"
+    shutil.move(path, target)
+    print(f"core: {target}", flush=True)
 
 
 def report(results, flaky):

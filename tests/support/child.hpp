@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/personality.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,14 @@ inline void fork_and_go_on_as_the_child(int) {
 template <class F>
 void in_child(F f) {
   EXPECT_EXIT((f(), tell_and_exit()), testing::ExitedWithCode(0), "");
+}
+
+/// Whether a process may decide about the randomisation of its addresses: a container's filter may
+/// say no.
+inline bool may_change_randomisation() {
+  return run_in_child([] {
+           return personality(ADDR_NO_RANDOMIZE) == -1 || personality(0) == -1 ? 1 : 0;
+         }) == 0;
 }
 
 /// f() in a process that has done nothing but start up to here.

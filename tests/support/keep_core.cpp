@@ -94,13 +94,17 @@ void begin_as_child() {
     signal(SIGALRM, end_as_hung);
     if (seconds_to_hang > 0) start_alarm();
   }
-  if (is_death_test()) return allow_core(false);
-  if (std::getenv("SPANALLOC_TEST_CORES") == nullptr) return;
-  unsetenv("SPANALLOC_TEST_CORES");  // not for programs that the test starts
-  allow_core(true);
+  const bool keeps_core = std::getenv("SPANALLOC_TEST_CORES") != nullptr;
+  if (is_death_test()) {
+    allow_core(false);
+  } else if (keeps_core) {
+    unsetenv("SPANALLOC_TEST_CORES");  // not for programs that the test starts
+    allow_core(true);
+  }
   // Of no object, so that it stays as long as the process: glibc 2.36 aborts where one thread forks
   // while the exit of another takes handlers off its list.
-  __register_atfork(nullptr, nullptr, begin_as_child, nullptr);
+  if (keeps_core || seconds_to_hang > 0)
+    __register_atfork(nullptr, nullptr, begin_as_child, nullptr);
 }
 
 }  // namespace

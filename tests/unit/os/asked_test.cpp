@@ -138,15 +138,17 @@ TEST(Random, GrandchildrenDrawOtherNumbersThanTheirParents) {
   });
 }
 
-// A process that has not asked for anything yet, as debuggers start it. False: it may not be.
-bool switch_randomisation_off() {
+// In a process that has not asked for anything yet: as debuggers start it.
+void switch_randomisation_off() {
   unsetenv("SPANALLOC_SEED");
-  return personality(ADDR_NO_RANDOMIZE) != -1;
+  ASSERT_NE(personality(ADDR_NO_RANDOMIZE), -1);
 }
+constexpr char kMayNotChange[] = "no process may change the randomisation of its addresses";
 
 TEST(Random, WithoutRandomisationPlacesRepeatAndSecretsDoNot) {
+  if (!test::may_change_randomisation()) GTEST_SKIP() << kMayNotChange;
   test::in_fresh_process([] {
-    if (!switch_randomisation_off()) return;
+    switch_randomisation_off();
     const auto start = [] { os::start(); };
     const Numbers places = drawn_in_child(start, os::random_place_bits);
     EXPECT_EQ(drawn_in_child(start, os::random_place_bits), places);
@@ -161,8 +163,9 @@ TEST(Random, WithoutRandomisationPlacesRepeatAndSecretsDoNot) {
 }
 
 TEST(Random, WithoutRandomisationASeedDecidesPlacesToo) {
+  if (!test::may_change_randomisation()) GTEST_SKIP() << kMayNotChange;
   test::in_fresh_process([] {
-    if (!switch_randomisation_off()) return;
+    switch_randomisation_off();
     const auto start_with = [](const char* seed) {
       return [seed] {
         setenv("SPANALLOC_SEED", seed, 1);
@@ -177,10 +180,11 @@ TEST(Random, WithoutRandomisationASeedDecidesPlacesToo) {
 }
 
 TEST(Random, WithRandomisationPlacesDiffer) {
+  if (!test::may_change_randomisation()) GTEST_SKIP() << kMayNotChange;
   test::in_fresh_process([] {
     unsetenv("SPANALLOC_SEED");
-    const int now = personality(0xFFFFFFFF);
-    if (now == -1 || personality(static_cast<unsigned>(now) & ~ADDR_NO_RANDOMIZE) == -1) return;
+    const auto now = static_cast<unsigned>(personality(0xFFFFFFFF));
+    ASSERT_NE(personality(now & ~ADDR_NO_RANDOMIZE), -1);
     const auto start = [] { os::start(); };
     expect_all_differ({drawn_in_child(start, os::random_place_bits),
                        drawn_in_child(start, os::random_place_bits)});
