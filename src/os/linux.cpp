@@ -255,15 +255,15 @@ std::size_t resident_pages(void* address, std::size_t bytes) {
   return resident;
 }
 
-bool memory_is_locked() {
+NewPage new_page() {
   ErrnoGuard keep;
   // The kernel tells MCL_FUTURE nowhere directly; a fresh mapping that is resident before it was
   // touched does. MADV_DONTNEED answers EINVAL on a locked mapping, which costs no page.
   void* probe = try_map(nullptr, page_size(), PROT_NONE, MAP_NORESERVE);
-  if (probe == nullptr) return true;
+  if (probe == nullptr) return errno == EAGAIN ? NewPage::kLocked : NewPage::kRefused;
   const bool locked = is_locked(probe);
   munmap(probe, page_size());
-  return locked;
+  return locked ? NewPage::kLocked : NewPage::kPlain;
 }
 
 bool is_locked(void* page) {

@@ -57,9 +57,15 @@ bool can_be_read(const std::uint32_t* word);
 /// no call of libc's malloc.
 std::size_t resident_pages(void* address, std::size_t bytes);
 
-/// True when every new page of this process is locked and so made resident at
-/// once (mlockall(MCL_FUTURE)).
-bool memory_is_locked();
+/// What becomes of a new page of address space. kLocked: it is made resident at once
+/// (mlockall(MCL_FUTURE)), or refused because too much is locked. kRefused: there are no more
+/// addresses, or mappings, for this process.
+enum class NewPage { kPlain, kLocked, kRefused };
+NewPage new_page();
+/// True when every new page of this process is locked, or none can be had.
+inline bool memory_is_locked() {
+  return new_page() != NewPage::kPlain;
+}
 /// True when the mapping of this reserved, unopened page is locked (mlockall(MCL_CURRENT)): opening
 /// it would make it resident at once.
 bool is_locked(void* page);

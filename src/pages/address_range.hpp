@@ -13,6 +13,10 @@
 // (a reservation would use up the limit) or every reservation was refused; and it is
 // reserved if no place was found.
 //
+// A limit on address space that is set later counts the reservation, so that every mapping of the
+// process is refused. Each step of a range that is reserved by choice asks whether a limit stands.
+// Then what is not open goes back to the kernel, and the range is placed from there on.
+//
 // The first step opens what was asked for. Then steps double up to kMaxStep, or under a limit to a
 // sixteenth of that. A refused step is tried again with exactly what is needed (strict overcommit
 // charges the whole step). Under mlockall(MCL_FUTURE), where opened memory is resident at once,
@@ -89,7 +93,9 @@ class AddressRange {
   bool started() const { return base_.load_relaxed() != 0; }
 
   std::uintptr_t base() const { return base_.load_relaxed(); }
-  bool reserved() const { return reserved_; }
+  /// Whether all of it is address space of ours. A limit may end that, under the owner's lock: who
+  /// reads without it may see that late.
+  bool reserved() const { return reserved_.load_relaxed(); }
   /// The most slices that the range can hold.
   std::size_t capacity() const { return capacity_; }
   /// Slices below this number are open, or skipped.
@@ -97,7 +103,7 @@ class AddressRange {
   /// Those of them that were skipped: foreign mappings, never ours.
   std::size_t skipped() const { return skipped_.load_relaxed(); }
   std::size_t opened_bytes() const { return (opened() - skipped()) * kSlice; }
-  std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kSlice : opened_bytes(); }
+  std::size_t reserved_bytes() const { return reserved() ? capacity_ * kSlice : opened_bytes(); }
 
   /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of
   /// them: call it again for the rest. kTaken: nothing was opened, for a mapping lay at slice
@@ -105,11 +111,15 @@ class AddressRange {
   SPANALLOC_COLD os::Placed open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
     if (end > capacity_) return kRefused;
+    // (Limits have just been asked for when the first slice is opened.)
+    const bool heeds = heeds_limits() && opened() > 1;
+    os::NewPage fresh = heeds || needed < step_ ? os::new_page() : os::NewPage::kPlain;
+    if (heeds && heed_limit(fresh)) fresh = os::new_page();
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
-    const bool limited = !reserved_ && (limited_ || os::has_memory_limit());
+    const bool limited = !reserved() && (limited_ || os::has_memory_limit());
     const std::size_t largest = limited ? kMaxStep / PagesConfig::kStepPartUnderLimit : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kSliceBits, 1));
-    if (step > needed && !is_locked()) {
+    if (step > needed && fresh == os::NewPage::kPlain && !is_kept_locked()) {
       const os::Placed placed = try_open(step);
       if (placed == kYes) return placed;
       if (placed == kRefused) refused_step_ = step;
@@ -122,6 +132,10 @@ class AddressRange {
     }
     return skip();
   }
+
+  /// Of a range that is reserved by choice: if a limit stands, gives back what is not open. True: it
+  /// has, and the kernel may grant what it has refused before.
+  SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
 
   /// Slices of the last step ahead of need that was refused; 0: none, or told before.
   std::size_t take_refused_step() {
@@ -138,7 +152,7 @@ class AddressRange {
     if (end >= capacity_) return false;
     if (end > opened()) {
       leave_out(end - opened());
-      guarded_ = reserved_;
+      guarded_ = reserved();
     }
     return true;
   }
@@ -149,18 +163,18 @@ class AddressRange {
   bool decommit(Block block) {
     void* const start = address(block.first);
     const std::size_t bytes = block.size * kSlice;
-    return reserved_ ? Calls::close(start, bytes) : Calls::release(start, bytes);
+    return reserved() ? Calls::close(start, bytes) : Calls::release(start, bytes);
   }
   /// Decommits slices that are never recommitted: their first and last page stay ours, as guards.
   void decommit_for_ever(Block block) {
     const std::size_t page = os::page_size();
     const std::size_t bytes = block.size * kSlice;
     char* const start = static_cast<char*>(address(block.first));
-    if (Calls::close(start, bytes) && !reserved_ && bytes > 2 * page)
+    if (Calls::close(start, bytes) && !reserved() && bytes > 2 * page)
       Calls::release(start + page, bytes - 2 * page);
   }
   os::Placed recommit(Block block) {
-    if (!reserved_) return map_anew(block);
+    if (!reserved()) return map_anew(block);
     const bool opened = Calls::open(address(block.first), block.size * kSlice);
     if (opened) advise(address(block.first), block.size * kSlice);
     return opened ? kYes : kRefused;
@@ -181,16 +195,18 @@ class AddressRange {
   void destroy(LeftOf&& left_of) {
     // Its addresses may be somebody else's next.
     if (kPoisons && started()) unpoison(address(0), opened() * kSlice);
-    if (reserved_) {
+    if (reserved()) {
       Calls::release(address(0), claimed_bytes_);
     } else if (started()) {
       release_opened(left_of);
     }
     base_.store_relaxed(0);
-    reserved_ = guarded_ = false;
+    reserved_.store_relaxed(false);
+    guarded_ = false;
     claimed_bytes_ = capacity_ = 0;
     opened_.store_relaxed(0);
     step_ = 1;
+    limited_ = false;
     skipped_.store_relaxed(0);
     skips_ = 0;
   }
@@ -217,7 +233,7 @@ class AddressRange {
   /// Whether memory that is opened would be resident at once. (The page before slice 1
   /// is ours from the start on and never opened: it tells whether mlockall(MCL_CURRENT)
   /// has locked what is there.)
-  bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
+  bool is_locked() const { return os::memory_is_locked() || is_kept_locked(); }
 
   /// False: the kernel calls all mapped pages resident. (The page before slice 1
   /// has never been touched.)
@@ -235,7 +251,8 @@ class AddressRange {
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
     capacity_ = bytes >> kSliceBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
-    reserved_ = guarded_ = reserved;
+    reserved_.store_relaxed(reserved);
+    guarded_ = reserved;
     claimed_bytes_ = bytes;
     opened_.store_relaxed(1);
     base_.store_release(base);  // release: start() may have been called by another thread
@@ -295,6 +312,46 @@ class AddressRange {
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
   }
 
+  bool is_kept_locked() const { return os::is_locked(guard_before(1)); }
+
+  // --- Limits that are set after the start ---
+
+  bool heeds_limits() const { return kClaim == Claim::kReserve && reserved(); }
+  // A limit on addresses refuses a page; one on data, when it is near, some times what is open. (In
+  // locked memory the question would take what it asks for.)
+  bool heed_limit(os::NewPage fresh) {
+    const std::size_t ahead = max_of(
+        min_of(opened_bytes() * PagesConfig::kLookAhead, PagesConfig::kMostLookedFor), kSlice);
+    const bool stands =
+        fresh == os::NewPage::kRefused ||
+        (fresh == os::NewPage::kPlain && Calls::open_at(nullptr, ahead) == kRefused);
+    return stands && give_reservation_back();
+  }
+  bool give_reservation_back() {
+    const std::size_t page = os::page_size();
+    char* const start = static_cast<char*>(address(0));
+    char* const behind = static_cast<char*>(address(opened())) + page;  // the guard stays
+    char* const last = start + claimed_bytes_ - page;
+    if (behind >= last) return false;
+    // First, for a fork's child of another thread's: it must not open what somebody else may have
+    // mapped by then. (If it still has the reservation, that is in its own way.)
+    reserved_.store_release(false);
+    // All but the last page: this cuts a mapping in two. Where the kernel refuses every mapping
+    // because there are too many, it refuses this, too; and the reservation is not the reason.
+    if (!Calls::release(behind, static_cast<std::size_t>(last - behind))) {
+      reserved_.store_relaxed(true);
+      return false;
+    }
+    Calls::release(last, page);
+    Calls::release(start, static_cast<std::size_t>(guard_before(1) - start));
+    // What is opened from here on has no advice: a filter may not know the call.
+    has_preferred_.store_relaxed(false);
+    has_forbidden_.store_relaxed(false);
+    limited_ = true;
+    step_ = 1;
+    return true;
+  }
+
   char* guard_before(std::size_t slice) const {
     return static_cast<char*>(address(slice)) - os::page_size();
   }
@@ -312,7 +369,7 @@ class AddressRange {
     const std::size_t bytes = slices * kSlice;
     if (const os::Placed placed = place_guards(); placed != kYes) return placed;
     if (!fits_the_machine<Calls>(bytes, [this] { return is_locked(); })) return kRefused;
-    if (!reserved_) {
+    if (!reserved()) {
       // The guard at the start becomes memory; the last page that is mapped becomes the new guard.
       char* behind = start + os::page_size();
       const os::Placed placed = Calls::reserve_at(behind, bytes);
@@ -384,7 +441,7 @@ class AddressRange {
 
   // Equation: 1 <= opened_ <= capacity_ after start().
   Atomic<std::uintptr_t> base_{0};  // constant after start()
-  bool reserved_ = false;           // constant after start()
+  Atomic<bool> reserved_{false};    // from start() on, until a limit is heeded
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
   // Of what is asked for (kSystem: nothing is); constant after start()

@@ -78,6 +78,23 @@ class BumpArena {
   /// The most slices that the range can hold; constant after start().
   std::size_t capacity() const { return range_.capacity(); }
 
+  /// Whether the range is address space that is reserved; it is not any more once a limit has been
+  /// heeded (address_range.hpp). A hint: who learns late of it leaves more open.
+  bool is_reserved() const { return range_.reserved(); }
+  /// Gives the reservation back if a limit stands. True: it has.
+  SPANALLOC_COLD bool heed_limit() {
+    LockGuard guard(lock_);
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
+    return range_.started() && range_.heed_limit();
+  }
+  /// What f() answers; and if that is no, what it answers without the reservation, which a limit on
+  /// address space counts. For what the kernel is asked for beside the arena.
+  template <class F>
+  auto ask_within_limits(F f) {
+    const auto answer = f();
+    return answer || !heed_limit() ? answer : f();
+  }
+
   ArenaStatistics statistics() {
     LockGuard guard(lock_);
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kSlice};

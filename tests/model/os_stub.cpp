@@ -191,8 +191,8 @@ std::size_t memory_limit() {
   return SIZE_MAX;
 }
 void forget_memory_limit() {}
-bool memory_is_locked() {
-  return false;
+NewPage new_page() {
+  return NewPage::kPlain;
 }
 // No process here has left another one behind, and with it a table that was just growing.
 bool can_be_read(const std::uint32_t*) {

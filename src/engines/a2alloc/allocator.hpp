@@ -278,7 +278,7 @@ class Allocator {
     free_put_off();
     if (n == 0) n = 1;
     if (n > kLargestInGlobalHeap || alignment > kLargestInGlobalHeap) {
-      return {huge_.allocate(n, alignment), true};
+      return {global_.ask_within_limits([=, this] { return huge_.allocate(n, alignment); }), true};
     }
     global_.settle(0);
     const std::size_t count = pieces_for(n);
@@ -301,7 +301,10 @@ class Allocator {
   void* resize_large(Piece* piece, void* p, std::size_t n) {
     if (n <= kLargestSmall) return nullptr;
     const bool is_huge = n > kLargestInGlobalHeap;
-    if (piece == nullptr) return is_huge ? huge_.resize(p, n) : nullptr;
+    if (piece == nullptr) {
+      return is_huge ? global_.ask_within_limits([=, this] { return huge_.resize(p, n); })
+                     : nullptr;
+    }
     return !is_huge && global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
   }
 

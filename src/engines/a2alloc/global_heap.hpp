@@ -56,7 +56,9 @@ class GlobalHeap {
   bool start() {
     Guard guard(*this);
     if (base_.load_relaxed() != 0) return true;
-    if (!arena_.start() || !table_.start(arena_.capacity())) return false;
+    TableRegion region;
+    region.choose<PageCalls>();
+    if (!arena_.start() || !table_.start(arena_.capacity(), &region)) return false;
     draw_secret();
     if (Config::kBoundsWhatIsFree) decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     base_.store_release(arena_.base());  // release: who sees the address sees the rest
@@ -171,6 +173,11 @@ class GlobalHeap {
     return counts_;
   }
   ArenaStatistics arena_statistics() { return arena_.statistics(); }
+  /// See BumpArena.
+  template <class F>
+  auto ask_within_limits(F f) {
+    return arena_.ask_within_limits(f);
+  }
 
   /// Calls f(Piece*) for the first piece of every run, by address, and for pieces lost
   /// to foreign mappings; f(piece) says by its count how far the run goes. While no
@@ -497,7 +504,8 @@ class GlobalHeap {
       const Piece& last = table_[known - 1];
       if (is_free_end(last)) ready += last.count;
     }
-    return count <= ready || os::would_grant((count - ready) * kPiece);
+    return count <= ready ||
+           arena_.ask_within_limits([=] { return os::would_grant((count - ready) * kPiece); });
   }
 
   // One piece more from the arena: the free run that it now belongs to. What was taken stays
@@ -505,7 +513,9 @@ class GlobalHeap {
   Piece* extend() {
     // The arena takes nothing back: a piece whose record cannot be had waits for the next call.
     if (spare_ == 0) spare_ = arena_.allocate(0);
-    if (spare_ == 0 || !table_.ensure(spare_ + std::size_t{1})) return nullptr;
+    if (spare_ == 0) return nullptr;
+    const std::size_t end = spare_ + std::size_t{1};
+    if (!arena_.ask_within_limits([=, this] { return table_.ensure(end); })) return nullptr;
     Piece* piece = &table_[spare_];
     piece->start = arena_.base() + std::size_t{spare_} * kPiece;
     // Release: whoever sees the limit may read the records below it. (Foreign mappings that the

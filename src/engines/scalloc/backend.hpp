@@ -20,6 +20,7 @@
 #include "engines/scalloc/span.hpp"
 #include "engines/virtual_span/span_pool.hpp"
 #include "os/os.hpp"
+#include "pages/growing_table.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::scalloc {
@@ -40,40 +41,38 @@ class Backend {
     LockGuard guard(carve_lock_);
     if (directory_.base.load_relaxed() != 0) return true;
     if (!arena_.start()) return false;
-    // A mark for every span the arena can ever hold: 16 MiB of address space for
-    // 2^45 bytes, opened by pages.
-    const std::size_t bytes = align_up(arena_.capacity(), os::page_size());
-    void* marks = os::reserve(bytes, os::page_size());
-    if (marks == nullptr) return false;
+    // A mark for every span the arena can ever hold: 16 MiB for 2^45 bytes, of which what is used
+    // is mapped.
+    TableRegion region;
+    region.choose<PageCalls>();
+    if (!marks_.start(arena_.capacity(), &region)) return false;
     pool_ = &pool;
     pool_->set_shards(Config::kStackPerCore ? os::cpu_count() : 1);
-    // Without a reservation: see close_tail.
-    closes_tails_ = arena_.statistics().reserved_bytes < arena_.capacity() * kVirtualSpan;
-    directory_.marks.store_relaxed(static_cast<MarkByte*>(marks));
+    directory_.marks.store_relaxed(&marks_[0]);
     directory_.base.store_relaxed(arena_.base());
     return true;  // other threads see all this through the release of whoever called us
   }
 
   /// Gives all address space back, while nobody uses the heap; start() may follow.
   void destroy() {
-    if (!is_started()) return arena_.destroy();
+    if (!is_started()) {
+      marks_.destroy();
+      return arena_.destroy();
+    }
     directory_.for_each_span([](Span* span, Mark) { unpoison(span, kVirtualSpan); });
-    const std::size_t marks = align_up(arena_.capacity(), os::page_size());
     // Of a span whose tail is closed what lies behind it may be somebody else's by now.
     arena_.destroy([this](std::size_t slice) {
       const bool is_span = slice < directory_.limit.load_relaxed() &&
                            !directory_.mark(known_slice(slice)).is_nothing();
       return is_span ? std::size_t{directory_.span(known_slice(slice))->open_to} : kVirtualSpan;
     });
-    os::release(directory_.marks.load_relaxed(), marks);
+    marks_.destroy();
     directory_.base.store_relaxed(0);
     directory_.limit.store_relaxed(0);
     directory_.marks.store_relaxed(nullptr);
-    closes_tails_ = false;
     closed_tails_.store_relaxed(0);
-    closable_.store_relaxed(0);
+    pool_is_closed_.store_relaxed(0);
     spare_ = SliceNumber::kNone;
-    marks_open_ = 0;
   }
   bool is_started() const { return directory_.base.load_relaxed() != 0; }
 
@@ -90,7 +89,7 @@ class Backend {
   Span* get_fresh(ClassId size_class) {
     const SliceNumber number = carve();
     if (number == SliceNumber::kNone) return nullptr;
-    if (SPANALLOC_UNLIKELY(closes_tails_))
+    if (SPANALLOC_UNLIKELY(closes_tails()))
       close_tail(directory_.span(number), info(size_class).real_span);
     return prepare(number, size_class);
   }
@@ -107,9 +106,9 @@ class Backend {
         span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
     pool_->put(span->real_span_index, core, number, links());
-    // After the put, so that whoever finds it set finds the span.
-    if (SPANALLOC_UNLIKELY(closes_tails_) && closable_.load_relaxed() == 0)
-      closable_.store_relaxed(1);
+    // After the put, so that whoever finds it cleared finds the span.
+    if (SPANALLOC_UNLIKELY(closes_tails()) && pool_is_closed_.load_relaxed() != 0)
+      pool_is_closed_.store_relaxed(0);
   }
 
   /// The paper's compaction call: gives back the pages of all pooled spans, all
@@ -122,10 +121,10 @@ class Backend {
 
   /// When address space is out, under a limit on it: gives back that of all pooled spans, too.
   bool close_pooled() {
+    bool any = arena_.heed_limit();
     // Every large object that is refused comes here: the walk is for what was
     // pooled since the last one.
-    if (!closes_tails_ || closable_.exchange_acq_rel(0) == 0) return false;
-    bool any = false;
+    if (!closes_tails() || pool_is_closed_.exchange_acq_rel(1) != 0) return any;
     const std::size_t page = os::page_size();
     for_each_pooled([&](Span* span) {
       if (span->open_to <= page) return;
@@ -246,14 +245,9 @@ class Backend {
     if (number == SliceNumber::kNone) return number;
     // The arena takes nothing back: a slice whose mark cannot be opened waits for the next call.
     spare_ = number;
-    const std::size_t page = os::page_size();
     const std::size_t slice = index_of(number);
-    if (slice >= marks_open_) {
-      const std::size_t end = align_up(slice + 1, page);
-      MarkByte* marks = directory_.marks.load_relaxed();
-      if (!os::open(marks + marks_open_, end - marks_open_)) return SliceNumber::kNone;
-      marks_open_ = end;
-    }
+    if (!arena_.ask_within_limits([=, this] { return marks_.ensure(slice + 1); }))
+      return SliceNumber::kNone;
     spare_ = SliceNumber::kNone;
     (new (directory_.span(number)) Span)->open_to = kVirtualSpan;
     directory_.set_mark(number, Mark::free());
@@ -262,16 +256,19 @@ class Backend {
     return number;
   }
 
-  // Under a limit on address space (RLIMIT_AS) the arena maps only what it opens, and 2 MiB for
-  // each span would use the limit up at once: what lies behind the real span is given back to the
-  // kernel, and mapped again when a larger real span needs it. Every such span is a mapping of its
-  // own, of which a process may have 65530.
+  // Under a limit (RLIMIT_AS, RLIMIT_DATA) the arena reserves nothing, or nothing any more, and 2
+  // MiB for each span would use the limit up at once: what lies behind the real span is given back
+  // to the kernel, and mapped again when a larger real span needs it. Every such span is a mapping
+  // of its own, of which a process may have 65530.
+  bool closes_tails() const { return !arena_.is_reserved(); }
   void close_tail(Span* span, std::size_t real_span) {
     if (closed_tails_.fetch_add_relaxed(1) >= kMaxClosedTails) return;
     const std::size_t end = align_up(real_span, os::page_size());
     if (end >= kVirtualSpan) return;
+    // (Before the call, for a fork's child.)
     span->open_to = static_cast<std::uint32_t>(end);
-    os::release(pointer_to(span->address() + end), kVirtualSpan - end);
+    if (!os::release(pointer_to(span->address() + end), kVirtualSpan - end))
+      span->open_to = kVirtualSpan;
   }
   static bool open_tail(Span* span, std::size_t real_span) {
     const std::size_t end = align_up(real_span, os::page_size());
@@ -298,15 +295,14 @@ class Backend {
   Arena arena_;
   Pool* pool_;  // apart: it is large, and all zero at first
   static constexpr std::uint32_t kMaxClosedTails = 16384;
-  bool closes_tails_ = false;              // constant once started
   Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut
-  // Whether spans were pooled since the last close_pooled()
-  Atomic<std::uint32_t> closable_{0};
+  // 1: no span was pooled since the last close_pooled()
+  Atomic<std::uint32_t> pool_is_closed_{0};
   WakingLock carve_lock_;     // guards the two below, and starting
   SpinLock walk_lock_;        // taking the pool's stacks apart
   bool stacks_lost_ = false;  // under walk_lock_
   SliceNumber spare_ = SliceNumber::kNone;
-  std::size_t marks_open_ = 0;
+  GrowingTable<MarkByte> marks_;
 };
 
 }  // namespace spanalloc::scalloc

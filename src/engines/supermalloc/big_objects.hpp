@@ -70,7 +70,7 @@ class BigObjects {
       const BigObject object = huge_.allocate(n, alignment);
       if (object.bytes != nullptr) return object;
     }
-    return {outside_.allocate(n, alignment), true};
+    return {chunks_.ask_within_limits([=, this] { return outside_.allocate(n, alignment); }), true};
   }
 
   /// False: p is no object of these, and nothing has changed.
@@ -108,7 +108,7 @@ class BigObjects {
     // What a bin would serve with half of the memory moves there. (It may have been full.)
     if (n <= TheBins::kLargest && !stays) return nullptr;
     if (entry.is_huge()) return huge_.resize(p, n) ? p : nullptr;
-    return outside_.resize(p, n);
+    return chunks_.ask_within_limits([=, this] { return outside_.resize(p, n); });
   }
 
   void repair() {

@@ -3,8 +3,8 @@
 //
 // The paper's table spans the address space: 2^27 entries for 2^48 bytes. Here it spans the arena,
 // which is at most 2^45 bytes (SPANALLOC_ARENA_BITS; less under a limit on address space): at most
-// 2^24 entries of 4 bytes, 64 MiB of address space of which what is used is mapped. A pointer's
-// entry is found by a subtraction and a shift; a pointer from elsewhere has none.
+// 2^24 entries of 4 bytes, 64 MiB, of which what is used is mapped. A pointer's entry is found by a
+// subtraction and a shift; a pointer from elsewhere has none.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +86,9 @@ class ChunkTable {
   bool start() {
     LockGuard guard(lock_);
     if (is_started()) return true;
-    if (!arena_.start() || !entries_.start(arena_.capacity())) return false;
+    TableRegion region;
+    region.choose<PageCalls>();
+    if (!arena_.start() || !entries_.start(arena_.capacity(), &region)) return false;
     base_.set(arena_.base());
     started_.store_release(1);  // release: who sees it sees the rest
     return true;
@@ -138,6 +140,11 @@ class ChunkTable {
 
   ArenaStatistics statistics() { return arena_.statistics(); }
   std::size_t capacity() const { return arena_.capacity(); }
+  /// See BumpArena.
+  template <class F>
+  auto ask_within_limits(F f) {
+    return arena_.ask_within_limits(f);
+  }
 
   /// The object is used up.
   void destroy() {
@@ -153,7 +160,8 @@ class ChunkTable {
  private:
   ChunkNumber hand_out(ChunkNumber first, std::size_t count) {
     SPANALLOC_ASSERT(lock_.is_mine());
-    if (!entries_.ensure(first + count)) return 0;
+    const std::size_t end = first + count;
+    if (!arena_.ask_within_limits([=, this] { return entries_.ensure(end); })) return 0;
     unpoison(pointer_to(address(first)),
              count << kChunkBits);  // a heap that was destroyed may have been here
     if (first == spare_) spare_ = 0;

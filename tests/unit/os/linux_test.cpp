@@ -53,6 +53,20 @@ TEST(Os, PurgesWithoutAddressSpaceLeft) {
   });
 }
 
+TEST(Os, TellsWhatBecomesOfANewPage) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
+  EXPECT_EQ(os::new_page(), os::NewPage::kPlain);
+  test::in_fresh_process([] {
+    const rlimit none{0, 0};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+    EXPECT_EQ(os::new_page(), os::NewPage::kRefused);
+  });
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  EXPECT_EQ(os::new_page(), os::NewPage::kLocked);
+  munlockall();
+}
+
 TEST(Os, RefusalIsAnOrdinaryAnswer) {
   errno = 77;
   EXPECT_EQ(os::map(SIZE_MAX - 4095, 4096), nullptr);

@@ -94,6 +94,58 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
   });
 }
 
+// The limit is set when the range is reserved, and counts the reservation.
+template <class Arena>
+void expect_limit_is_heeded(Arena& arena, int resource, std::size_t used) {
+  const rlimit limit{used + 256 * kMiB, RLIM_INFINITY};
+  ASSERT_EQ(setrlimit(resource, &limit), 0);
+  EXPECT_NE(arena.ask_within_limits([] { return os::map(64 * kMiB, 1); }), nullptr)
+      << "for others, too";
+  std::size_t bytes = 0;
+  for (std::uint32_t g = arena.allocate(0); g != 0; g = arena.allocate(0)) {
+    *address(arena, g) = 1;
+    bytes += Arena::kSlice;
+  }
+  EXPECT_GE(bytes, 160 * kMiB) << "nearly all that is left";
+  EXPECT_LE(bytes, 192 * kMiB);
+  EXPECT_FALSE(arena.is_reserved());
+  EXPECT_EQ(arena.statistics().reserved_bytes, arena.statistics().opened_bytes);
+  EXPECT_EQ(arena.statistics().lost_bytes, 0u);
+}
+
+TEST(BumpArena, ALaterLimitOnAddressesTakesTheReservation) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([] {
+    const std::size_t before = test::address_space_in_use();
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    ASSERT_TRUE(arena->is_reserved());
+    ASSERT_NE(arena->allocate(0), 0u);
+    ASSERT_GT(test::address_space_in_use(), before + kGiB);
+    expect_limit_is_heeded(*arena, RLIMIT_AS, before);
+    arena->destroy();
+    EXPECT_LE(test::address_space_in_use(), before + 65 * kMiB) << "nothing of it is left";
+  });
+}
+
+TEST(BumpArena, ALaterLimitOnDataIsSeenBeforeItRefuses) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([] {
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    for (int i = 0; i < 100; ++i) ASSERT_NE(arena->allocate(0), 0u);
+    ASSERT_TRUE(arena->is_reserved());
+    const rlimit limit{test::data_in_use() + 64 * kMiB, RLIM_INFINITY};
+    ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+    const std::size_t open = arena->statistics().opened_bytes;
+    while (arena->is_reserved()) ASSERT_NE(arena->allocate(0), 0u);
+    EXPECT_LE(arena->statistics().opened_bytes, open + kMiB) << "with the next step";
+    while (arena->allocate(0) != 0) {
+    }
+    EXPECT_GE(arena->statistics().opened_bytes, open + 62 * kMiB);
+  });
+}
+
 // A refusal is not a foreign mapping: nothing is given up for it.
 TEST(BumpArena, ARefusalLosesNothing) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;

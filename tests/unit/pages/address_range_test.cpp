@@ -1,0 +1,113 @@
+// What a range that was reserved does when a limit shows.
+#include "pages/address_range.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "child.hpp"
+#include "environment.hpp"
+#include "pages/coalescing_arena_test_support.hpp"
+
+namespace spanalloc {
+namespace {
+
+using Calls = FaultyCalls;
+using Range = AddressRange<16, HugePages::kForbid, 16 * kMiB, 1, Claim::kReserve, Calls>;
+
+class AddressRangeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Calls::reset();
+    ASSERT_TRUE(range.start(kSlice));
+    ASSERT_TRUE(range.reserved());
+    open_all(10);
+    Calls::reset();
+  }
+  void TearDown() override {
+    Calls::reset();
+    if (range.started()) range.destroy();
+    Calls::release_all();
+  }
+  void open_all(std::size_t slices) {
+    for (const std::size_t end = in_use_ += slices; range.opened() < end;) {
+      const std::size_t first = range.opened();
+      const os::Placed placed = range.open_up_to(end);
+      ASSERT_NE(placed, os::Placed::kRefused);
+      if (placed == os::Placed::kYes)
+        std::memset(range.address(first), 1, (range.opened() - first) * kSlice);
+    }
+  }
+  // A question, and not a step: it names no address.
+  static bool is_question(const Calls::Call& call) {
+    return call.kind == Calls::kOpenAt && call.address == 0;
+  }
+  static bool cuts_the_reservation(const Calls::Call& call) {
+    return call.kind == Calls::kRelease && call.bytes > kGiB;
+  }
+
+  std::size_t in_use_ = 1;
+  test::Variable bits{"SPANALLOC_ARENA_BITS", "33"};
+  Range range;
+};
+
+TEST_F(AddressRangeTest, AsksAtEachStepAndKeepsWhatItHas) {
+  const auto questions = Calls::during(Calls::kOpenAt, [&] {
+    for (int i = 0; i < 1024; ++i) open_all(1);
+  });
+  EXPECT_TRUE(range.reserved());
+  EXPECT_GE(questions.size(), 2u);
+  EXPECT_LE(questions.size(), 16u) << "one a step, and steps double";
+  for (const Calls::Call& question : questions) EXPECT_TRUE(is_question(question));
+}
+
+TEST_F(AddressRangeTest, GivesItsReservationBackWhenALimitIsNear) {
+  Calls::refuses = [](const Calls::Call& call, std::size_t) { return is_question(call); };
+  open_all(100);
+  EXPECT_FALSE(range.reserved());
+  EXPECT_EQ(range.reserved_bytes(), range.opened_bytes());
+  EXPECT_EQ(range.skipped(), 0u);
+  EXPECT_EQ(Calls::count[Calls::kForbid], 0u) << "a filter may not know the call";
+  // Behind it others find room, and it goes around them.
+  void* const theirs = range.address(range.opened() + 4);
+  EXPECT_EQ(os::open_at(theirs, kSlice), os::Placed::kYes);
+  std::memset(theirs, 7, kSlice);
+  open_all(100);
+  EXPECT_GE(range.skipped(), 1u);
+  range.destroy();
+  for (std::size_t i = 0; i < kSlice; i += 64) ASSERT_EQ(static_cast<char*>(theirs)[i], 7);
+  os::release(theirs, kSlice);
+}
+
+// The kernel refuses each mapping then, as at a limit on addresses, and also what cuts one in two.
+TEST_F(AddressRangeTest, KeepsItWhereMappingsAreTooMany) {
+  Calls::refuses = [](const Calls::Call& call, std::size_t) {
+    return is_question(call) || cuts_the_reservation(call);
+  };
+  open_all(100);
+  EXPECT_TRUE(range.reserved());
+  EXPECT_FALSE(range.heed_limit());
+  EXPECT_EQ(range.skipped(), 0u);
+}
+
+// In the child the range still has what another thread of its parent was giving back. It must not
+// touch that: some of it may be gone.
+TEST_F(AddressRangeTest, AChildOfThatMomentUsesNoneOfIt) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow this";
+  Calls::refuses = [&](const Calls::Call& call, std::size_t) {
+    if (!cuts_the_reservation(call)) return is_question(call);
+    test::in_child([&] {
+      const std::size_t opened = range.opened();
+      EXPECT_FALSE(range.reserved());
+      EXPECT_EQ(range.open_up_to(opened + 1), os::Placed::kRefused);
+      EXPECT_EQ(range.opened(), opened);
+    });
+    return false;
+  };
+  open_all(100);
+  EXPECT_FALSE(range.reserved());
+}
+
+}  // namespace
+}  // namespace spanalloc
