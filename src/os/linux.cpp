@@ -112,16 +112,16 @@ Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) 
   return map_in_parts(start, bytes, protection, flags);
 }
 
-// What was given back last: there may be room for as much again. (A hint: any thread's will do.)
-constinit Atomic<std::uintptr_t> released_last{0};
+// What was unmapped last: there may be room for as much again. (A hint: any thread's will do.)
+constinit Atomic<std::uintptr_t> unmapped_last{0};
 
 // Where memory is so short that more than is needed is not granted: a bit below the place that the
-// kernel chooses for it, where mostly nothing is; or where something was given back last.
+// kernel chooses for it, where mostly nothing is; or where something was unmapped last.
 void* map_aligned_exactly(std::size_t bytes, std::size_t alignment, int protection, int flags) {
   void* any = try_map(nullptr, bytes, protection, flags);
   if (any == nullptr || address_of(any) % alignment == 0) return any;
   munmap(any, bytes);
-  for (const std::uintptr_t near : {address_of(any), released_last.load_relaxed()}) {
+  for (const std::uintptr_t near : {address_of(any), unmapped_last.load_relaxed()}) {
     void* place = pointer_to(align_down(near, alignment));
     if (place != nullptr && map_exactly(place, bytes, protection, flags) == Placed::kYes)
       return place;
@@ -175,8 +175,12 @@ Placed open_at(void* address, std::size_t bytes) {
 
 bool release(void* address, std::size_t bytes) {
   ErrnoGuard keep;
-  if (munmap(address, bytes) != 0) return false;
-  released_last.store_relaxed(address_of(address));
+  return munmap(address, bytes) == 0;
+}
+
+bool unmap(void* address, std::size_t bytes) {
+  if (!release(address, bytes)) return false;
+  unmapped_last.store_relaxed(address_of(address));
   return true;
 }
 

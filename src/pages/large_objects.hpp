@@ -53,7 +53,7 @@ struct LargeObjectCalls {
   static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
     return os::remap(p, old_bytes, new_bytes);
   }
-  static void release(void* p, std::size_t bytes) { os::release(p, bytes); }
+  static void release(void* p, std::size_t bytes) { os::unmap(p, bytes); }
   static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
 };
 

@@ -37,7 +37,7 @@ class RecordChunks {
     for (std::uintptr_t end = end_.load_relaxed(); end != 0;) {
       const std::uintptr_t chunk = chunk_of(end);
       end = pointer_to<Header>(chunk)->before;
-      os::release(pointer_to(chunk), kChunk);
+      os::unmap(pointer_to(chunk), kChunk);
     }
     end_.store_relaxed(0);
   }

@@ -261,6 +261,9 @@ bool close(void*, std::size_t) {
 bool release(void*, std::size_t) {
   return true;
 }
+bool unmap(void*, std::size_t) {
+  return true;
+}
 void* map(std::size_t bytes, std::size_t alignment) {
   return model::take(model::mapped, model::kRangeBytes, bytes, alignment);
 }

@@ -128,14 +128,14 @@ TEST(Os, MapsAlignedInWhatALimitLeaves) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
   test::in_child([] {
     // (There is such a place, wherever the kernel has put everything else.)
-    os::release(os::reserve(2 * kMiB, 16 * kMiB), 2 * kMiB);
+    os::unmap(os::map(2 * kMiB, 16 * kMiB), 2 * kMiB);
     ASSERT_TRUE(test::leave_address_space(2 * kMiB));
     for (const std::size_t bytes : {kMiB + kMiB / 2, std::size_t{4096}}) {
       void* p = os::map(bytes, 16 * kMiB);
       ASSERT_NE(p, nullptr);
       EXPECT_EQ(address_of(p) % (16 * kMiB), 0u);
       static_cast<char*>(p)[bytes - 1] = 1;
-      os::release(p, bytes);
+      os::unmap(p, bytes);
     }
     EXPECT_EQ(os::map(3 * kMiB, 16 * kMiB), nullptr);
   });
