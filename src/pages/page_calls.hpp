@@ -42,14 +42,15 @@ struct Interval {
   std::size_t end = 0;
 };
 
-/// Whether nothing is mapped in the page before `address` and the one at it.
-/// The answer may soon be old.
+/// kYes: nothing is mapped in the page before `address` and the one at it. The answer may soon be
+/// old.
 template <class Calls>
-bool is_free_around(std::uintptr_t address) {
+os::Placed could_be_placed(std::uintptr_t address) {
   const std::size_t page = os::page_size();
-  if (Calls::reserve_at(pointer_to(address - page), 2 * page) != os::Placed::kYes) return false;
-  Calls::release(pointer_to(address - page), 2 * page);
-  return true;
+  void* const start = pointer_to(address - page);
+  const os::Placed placed = Calls::reserve_at(start, 2 * page);
+  if (placed == os::Placed::kYes) Calls::release(start, 2 * page);
+  return placed;
 }
 
 /// A random multiple of `alignment` with nothing mapped around it, in the first window that has
@@ -66,29 +67,33 @@ SPANALLOC_COLD std::uintptr_t random_place(const Interval (&windows)[kCount],
       const std::uintptr_t drawn =
           window.first + os::random_place_bits() % (window.end - window.first);
       const std::uintptr_t place = align_down(drawn, alignment);
-      if (place >= window.first && is_free_around<Calls>(place)) return place;
+      if (place >= window.first && could_be_placed<Calls>(place) == os::Placed::kYes) return place;
     }
   }
   return 0;
 }
 
 /// Something is mapped at `start`: how many steps of `step` bytes it is to a place with
-/// nothing around it, no more than what is mapped covers, rounded up. Fewer than `most`; 0:
-/// none, or no mapping is granted.
+/// nothing around it, no more than what is mapped covers, rounded up. Fewer than `most`; 0: none,
+/// or the kernel refuses, which tells nothing of what is mapped.
 template <class Calls>
 SPANALLOC_COLD std::size_t steps_in_the_way(std::uintptr_t start, std::size_t step,
                                             std::size_t most) {
   std::size_t taken = 0;
   std::size_t free = 1;
   if (most < 2) return 0;
-  while (!is_free_around<Calls>(start + free * step)) {
-    if (free == most - 1) return 0;
+  for (;;) {
+    const os::Placed placed = could_be_placed<Calls>(start + free * step);
+    if (placed == os::Placed::kYes) break;
+    if (placed == os::Placed::kRefused || free == most - 1) return 0;
     taken = free;
     free = min_of(free * 2, most - 1);
   }
   while (free - taken > 1) {
     const std::size_t middle = taken + (free - taken) / 2;
-    (is_free_around<Calls>(start + middle * step) ? free : taken) = middle;
+    const os::Placed placed = could_be_placed<Calls>(start + middle * step);
+    if (placed == os::Placed::kRefused) return 0;
+    (placed == os::Placed::kYes ? free : taken) = middle;
   }
   return free;
 }
