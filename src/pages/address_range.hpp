@@ -2,20 +2,20 @@
 //
 // There are two ways to claim it:
 //  - placed: only an address is chosen, at random, far from where the kernel places mappings. Each
-//  step maps
-//    exactly what it opens. A step that meets a foreign mapping is halved until it ends before
-//    that; then the range skips what lies in the way, at least one slice. A guard page of ours
-//    stands before what is open, and one behind it.
+//    step maps exactly what it opens. A step that meets a foreign mapping is halved until it ends
+//    before that; then the range skips what lies in the way, at least one slice. A guard page of
+//    ours stands before what is open, and one behind it.
 //  - reserved: PROT_NONE over the whole range (2^kMaxBits bytes, half as many after each refusal).
-//  Costs no
-//    memory and is not charged. Opening is mprotect, so neighbouring steps merge into one mapping.
+//    Costs no memory and is not charged. Opening is mprotect, so neighbouring steps merge into one
+//    mapping. A range that is reserved by choice begins at such an address, too, if there is room.
 // kClaim says which is tried first. A range is placed if RLIMIT_AS was set at the start
 // (a reservation would use up the limit) or every reservation was refused; and it is
 // reserved if no place was found.
 //
 // A limit on address space that is set later counts the reservation, so that every mapping of the
-// process is refused. Each step of a range that is reserved by choice asks whether a limit stands.
-// Then what is not open goes back to the kernel, and the range is placed from there on.
+// process is refused. Each step of a range that is reserved by choice, at an address of ours, asks
+// whether a limit stands. Then what is not open goes back to the kernel, and the range is placed
+// from there on.
 //
 // The first step opens what was asked for. Then steps double up to kMaxStep, or under a limit to a
 // sixteenth of that. A refused step is tried again with exactly what is needed (strict overcommit
@@ -133,7 +133,7 @@ class AddressRange {
     return skip();
   }
 
-  /// Of a range that is reserved by choice: if a limit stands, gives back what is not open. True: it
+  /// Of a range that is reserved by choice, at a place of ours: if a limit stands, gives back what is not open. True: it
   /// has, and the kernel may grant what it has refused before.
   SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
 
@@ -283,9 +283,12 @@ class AddressRange {
     return false;
   }
   SPANALLOC_COLD bool reserve(std::size_t alignment, unsigned most) {
+    void* const place =
+        kClaim == Claim::kReserve ? pointer_to(random_place<Calls>(kWindows, alignment)) : nullptr;
     for (unsigned bits = most; bits >= kMinBits; --bits) {
       const std::size_t bytes = std::size_t{1} << bits;
-      void* base = Calls::reserve(bytes, alignment);
+      is_far_ = place != nullptr && Calls::reserve_at(place, bytes) == kYes;
+      void* base = is_far_ ? place : Calls::reserve(bytes, alignment);
       if (base == nullptr) continue;
       advise(base, bytes);
       claim(address_of(base), bytes, true);
@@ -316,7 +319,8 @@ class AddressRange {
 
   // --- Limits that are set after the start ---
 
-  bool heeds_limits() const { return kClaim == Claim::kReserve && reserved(); }
+  // (Where the kernel has chosen the place it would soon give what comes back to somebody else.)
+  bool heeds_limits() const { return is_far_ && reserved(); }
   // A limit on addresses refuses a page; one on data, when it is near, some times what is open. (In
   // locked memory the question would take what it asks for.)
   bool heed_limit(os::NewPage fresh) {
@@ -442,6 +446,7 @@ class AddressRange {
   // Equation: 1 <= opened_ <= capacity_ after start().
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   Atomic<bool> reserved_{false};    // from start() on, until a limit is heeded
+  bool is_far_ = false;             // constant after start(): reserved where we have chosen
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
   // Of what is asked for (kSystem: nothing is); constant after start()

@@ -19,6 +19,8 @@ using Range = AddressRange<16, HugePages::kForbid, 16 * kMiB, 1, Claim::kReserve
 class AddressRangeTest : public testing::Test {
  protected:
   void SetUp() override {
+    if (test::kUnderAsan || test::kUnderTsan)
+      GTEST_SKIP() << "a sanitizer's shadow is where the range would be";
     Calls::reset();
     ASSERT_TRUE(range.start(kSlice));
     ASSERT_TRUE(range.reserved());
@@ -94,7 +96,6 @@ TEST_F(AddressRangeTest, KeepsItWhereMappingsAreTooMany) {
 // In the child the range still has what another thread of its parent was giving back. It must not
 // touch that: some of it may be gone.
 TEST_F(AddressRangeTest, AChildOfThatMomentUsesNoneOfIt) {
-  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow this";
   Calls::refuses = [&](const Calls::Call& call, std::size_t) {
     if (!cuts_the_reservation(call)) return is_question(call);
     test::in_child([&] {
