@@ -141,6 +141,26 @@ TEST(Os, MapsAlignedInWhatALimitLeaves) {
   });
 }
 
+// There the arena grows, or maps again. What was a mapping of its own is such a place.
+TEST(Os, WhatAnArenaReleasesIsNoPlaceForAMapping) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
+  test::in_child([] {
+    constexpr std::size_t kAlignment = 16 * kMiB;
+    void* const place = pointer_to(20 * kTiB);
+    // Below the place that the kernel chooses something shall be in the way.
+    void* const chosen = os::map(kMiB, 4096);
+    os::reserve_at(pointer_to(align_down(address_of(chosen), kAlignment)), 4096);
+    os::unmap(chosen, kMiB);
+    ASSERT_TRUE(test::leave_address_space(2 * kMiB));
+    for (const bool is_arena : {true, false}) {
+      ASSERT_EQ(os::open_at(place, kMiB), os::Placed::kYes);
+      ASSERT_TRUE(is_arena ? os::release(place, kMiB) : os::unmap(place, kMiB));
+      EXPECT_EQ(os::map(kMiB, kAlignment), is_arena ? nullptr : place);
+    }
+  });
+}
+
 TEST(Os, ReleaseTellsWhetherItWasRefused) {
   void* p = os::reserve(kMiB, kMiB);
   ASSERT_NE(p, nullptr);

@@ -75,8 +75,17 @@ TEST_F(AddressRangeTest, GivesItsReservationBackWhenALimitIsNear) {
   void* const theirs = range.address(range.opened() + 4);
   EXPECT_EQ(os::open_at(theirs, kSlice), os::Placed::kYes);
   std::memset(theirs, 7, kSlice);
+  const std::size_t behind = range.opened() + 10;
+  Calls::refuses = [](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kReserveAt && call.bytes == 2 * os::page_size();
+  };
+  while (range.open_up_to(behind) == os::Placed::kYes && range.opened() < behind) {
+  }
+  EXPECT_EQ(range.skipped(), 0u) << "what is refused tells nothing of what is there";
+  Calls::refuses = nullptr;
   open_all(100);
   EXPECT_GE(range.skipped(), 1u);
+  EXPECT_LE(range.skipped(), 2u);
   range.destroy();
   for (std::size_t i = 0; i < kSlice; i += 64) ASSERT_EQ(static_cast<char*>(theirs)[i], 7);
   os::release(theirs, kSlice);
