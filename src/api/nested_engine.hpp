@@ -71,7 +71,7 @@ struct NestedEngine : E {
 
   static bool trim() {
     if (os::in_kernel_call()) return false;
-    NestedBlocks::free_all_put_off(&E::deallocate);
+    NestedBlocks::free_all_put_off(&free_one);
     bool any = NestedBlocks::give_back_kept();
     any = ProgramHeaps::trim() || any;
     return E::trim() || any;
@@ -83,6 +83,7 @@ struct NestedEngine : E {
   // (Not asked there: E's take_inventory(), resident_bytes() and describe().)
 
  private:
+  static void free_one(void* p) { E::deallocate(p); }
   static std::size_t size_of(const void* p) {
     if constexpr (TellsSizeWithoutLock<E>) {
       if (SPANALLOC_UNLIKELY(os::in_kernel_call()))

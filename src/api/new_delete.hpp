@@ -7,7 +7,12 @@
 // runtime's: it calls the new handler until memory appears and throws std::bad_alloc when there is
 // none. Both are reached through weak references, or through the loader when the runtime came
 // later, with a plug-in. Without a C++ runtime nobody could catch: then it prints and aborts.
+// errno is ENOMEM then, as behind that runtime's, which malloc has set.
+//
+// Where malloc or free are another library's, operators go through them: operators_elsewhere.hpp.
 #pragma once
+
+#include <errno.h>
 
 #include <cstddef>
 #include <new>
@@ -15,32 +20,58 @@
 #include "api/malloc_api.hpp"
 #include "api/new_handler.hpp"
 #include "api/operator_forwards.hpp"
+#include "api/operators_elsewhere.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "engines/operators.hpp"
 
 namespace spanalloc {
+
+bool news_leave() noexcept {
+  return malloc_is_replaced();
+}
+bool deletes_leave() noexcept {
+  return free_is_replaced();
+}
 
 /// Until the new handler gives up by throwing, or frees memory.
 template <Engine E>
 struct CallNewHandler {
+  SPANALLOC_INLINE static bool leaves() { return malloc_is_replaced(); }
+  static void* allocate_elsewhere(std::size_t n) { return new_by_malloc(n); }
+
   SPANALLOC_COLD static void* out_of_memory(std::size_t n) {
     for (;;) {
+      errno = ENOMEM;
       call_new_handler_or_throw();
       if (void* p = E::template allocate<ReturnNull>(n); p != nullptr) return p;
     }
   }
 };
-/// The same for callers that want nullptr in the end.
+/// The same for callers that want nullptr in the end, and are known not to leave.
 template <Engine E>
 struct CallNewHandlerNothrow {
   SPANALLOC_COLD static void* out_of_memory(std::size_t n) noexcept {
-    while (call_new_handler_nothrow()) {
+    for (;;) {
+      errno = ENOMEM;
+      if (!call_new_handler_nothrow()) return nullptr;
       if (void* p = E::template allocate<ReturnNull>(n); p != nullptr) return p;
     }
-    return nullptr;
   }
 };
+
+struct Delete {
+  SPANALLOC_INLINE static bool leaves() { return free_is_replaced(); }
+  static void free_elsewhere(void* p) { delete_by_free(p); }
+};
+struct AlignedDelete {
+  SPANALLOC_INLINE static bool leaves() {
+    return free_is_replaced() && aligned_alloc_is_replaced();
+  }
+  static void free_elsewhere(void* p) { delete_by_free(p); }
+};
+static_assert(OperatorDelete<Delete> && OperatorDelete<AlignedDelete>);
 
 template <Engine E>
 struct NewApi {
@@ -51,23 +82,44 @@ struct NewApi {
     return E::template allocate<CallNewHandlerNothrow<E>>(n);
   }
 
-  // An alignment that is no power of two is no matter for the new handler.
+  // (One test tells of an alignment of 0, too.)
   static void* allocate_aligned(std::size_t n, std::align_val_t alignment) {
     const auto a = static_cast<std::size_t>(alignment);
-    if (!is_power_of_two(a)) throw_bad_alloc();
-    for (;;) {
-      if (void* p = allocate_aligned_checked<E>(n, a); p != nullptr) return p;
-      call_new_handler_or_throw();
-    }
+    if (SPANALLOC_UNLIKELY((a & alignments_here_.read()) == 0 || (a & (a - 1)) != 0))
+      return ask_and_allocate(n, a);
+    void* p = allocate_aligned_checked<E>(n, a);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : allocate_again(n, a);
   }
   static void* allocate_aligned_nothrow(std::size_t n, std::align_val_t alignment) noexcept {
     const auto a = static_cast<std::size_t>(alignment);
     if (!is_power_of_two(a)) return nullptr;
     for (;;) {
       if (void* p = allocate_aligned_checked<E>(n, a); p != nullptr) return p;
+      errno = ENOMEM;
       if (!call_new_handler_nothrow()) return nullptr;
     }
   }
+
+ private:
+  // Once memory is out.
+  SPANALLOC_COLD static void* allocate_again(std::size_t n, std::size_t a) {
+    for (;;) {
+      errno = ENOMEM;
+      call_new_handler_or_throw();
+      if (void* p = allocate_aligned_checked<E>(n, a); p != nullptr) return p;
+    }
+  }
+  // An alignment that is no power of two is no matter for the new handler.
+  SPANALLOC_COLD static void* ask_and_allocate(std::size_t n, std::size_t a) {
+    if (!is_power_of_two(a)) throw_bad_alloc();
+    if (aligned_alloc_is_replaced()) return new_by_aligned_alloc(n, a);
+    alignments_here_.set(SIZE_MAX);
+    return allocate_aligned(n, std::align_val_t{a});
+  }
+
+  // The bits that an alignment may have which is served here; 0: nobody has asked yet whether any
+  // is, or none is.
+  static inline constinit SetOnce alignments_here_{};
 };
 
 using LibraryNew = NewApi<LibraryEngine>;
@@ -93,11 +145,11 @@ SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a) {
 }
 
 SPANALLOC_OPERATOR void operator delete(void* p) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+  spanalloc::LibraryEngine::deallocate<spanalloc::Delete>(p);
 }
 // The alignment is ignored: the block's span knows it.
 SPANALLOC_OPERATOR void operator delete(void* p, std::align_val_t) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+  spanalloc::LibraryEngine::deallocate<spanalloc::AlignedDelete>(p);
 }
 
 namespace spanalloc {
@@ -108,12 +160,13 @@ namespace {
 [[gnu::alias("_ZnwmSt11align_val_t")]] void* own_aligned_new(std::size_t n, std::align_val_t a);
 
 // By the standard each nothrow form calls the form that throws, and catches. Where all of those are
-// ours that is what LibraryNew does without a throw. True once that is known; it never changes.
+// ours, and stay here, that is what LibraryNew does without a throw. True once that is known; it
+// never changes.
 // (Relaxed: nothing else is behind it, and who does not see it yet asks again.)
 Atomic<bool> news_are_ours{false};
 
 bool ask_whether_news_are_ours() noexcept {
-  const bool ours = throwing_news_are_ours(&own_new, &own_aligned_new);
+  const bool ours = throwing_news_are_ours(&own_new, &own_aligned_new) && !malloc_is_replaced();
   if (ours) news_are_ours.store_relaxed(true);
   return ours;
 }

@@ -9,6 +9,7 @@
 
 #include "api/dlopen.hpp"
 #include "api/malloc_api.hpp"
+#include "api/operators_elsewhere.hpp"
 
 namespace spanalloc {
 using LibraryMalloc = MallocApi<LibraryEngine>;
@@ -96,6 +97,18 @@ SPANALLOC_ALIAS(valloc) void* __libc_valloc(size_t n) noexcept;
 SPANALLOC_ALIAS(pvalloc) void* __libc_pvalloc(size_t n) noexcept;
 SPANALLOC_ALIAS(posix_memalign)
 int __posix_memalign(void** out, size_t alignment, size_t n) noexcept;
+
+namespace spanalloc {
+namespace {
+// Ours, whoever's the process calls by that name.
+[[gnu::alias("aligned_alloc") SPANALLOC_COPY(aligned_alloc)]] void* own_aligned_alloc(
+    size_t alignment, size_t n) noexcept;
+}  // namespace
+
+bool aligned_alloc_is_replaced() noexcept {
+  return malloc_is_replaced() && opaque(&::aligned_alloc) != opaque(&own_aligned_alloc);
+}
+}  // namespace spanalloc
 
 #undef SPANALLOC_SYMBOL
 #undef SPANALLOC_ALIAS

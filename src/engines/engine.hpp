@@ -130,7 +130,8 @@ concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a)
   // one in use only when it is complete, so that a fork meanwhile does not leave it behind.)
   { E::allocate_copy(n, cp, a) } -> std::same_as<void*>;
   // p: nullptr (ignored) or a block of this heap; anything else ends the process
-  // with one line on stderr.
+  // with one line on stderr. (A library's engine names its callers: allocate()'s policy and a
+  // parameter of this one may be operators, which operators.hpp says more about.)
   { E::deallocate(p) };
   // Bytes the caller may use from p (>= what was asked); same rules for p, except nullptr gives 0.
   { E::usable_size(cp) } -> std::same_as<std::size_t>;

@@ -4,6 +4,7 @@
 #include <spanalloc/spanalloc.h>
 #include <spanalloc/memory_resource.hpp>
 
+#include <cerrno>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -118,6 +119,23 @@ TEST_F(Operators, ThrowBadAlloc) {
     EXPECT_EQ(::operator new(n, a, std::nothrow), nullptr);
     EXPECT_EQ(::operator new[](n, a, std::nothrow), nullptr);
   }
+}
+
+// As behind libstdc++'s, whose malloc has said so.
+TEST_F(Operators, SetErrnoWhereMemoryIsOut) {
+  constexpr std::align_val_t a{64};
+  const auto errno_of = [](auto&& allocate) {
+    errno = 0;
+    allocate();
+    return errno;
+  };
+  EXPECT_EQ(errno_of([] { EXPECT_THROW((void)::operator new(too_much), std::bad_alloc); }), ENOMEM);
+  EXPECT_EQ(errno_of([] { EXPECT_THROW((void)::operator new(too_much, a), std::bad_alloc); }),
+            ENOMEM);
+  EXPECT_EQ(errno_of([] { EXPECT_EQ(::operator new(too_much, std::nothrow), nullptr); }), ENOMEM);
+  EXPECT_EQ(errno_of([] { EXPECT_EQ(::operator new[](too_much, a, std::nothrow), nullptr); }),
+            ENOMEM);
+  EXPECT_EQ(errno_of([] { ::operator delete(::operator new(100)); }), 0);
 }
 
 int handler_calls = 0;

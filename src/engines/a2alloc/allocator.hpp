@@ -22,6 +22,7 @@
 #include "engines/a2alloc/superblock.hpp"
 #include "engines/a2alloc/thread_heaps.hpp"
 #include "engines/engine.hpp"
+#include "engines/operators.hpp"
 #include "os/os.hpp"
 #include "pages/large_objects.hpp"
 #include "pages/nested_blocks.hpp"
@@ -50,10 +51,14 @@ class Allocator {
 
   template <OutOfMemory Policy = ReturnNull>
   void* allocate(std::size_t n) {
+    if constexpr (OperatorNew<Policy>) {
+      if (SPANALLOC_UNLIKELY(os::in_kernel_call() || n > kLargestSmall) && Policy::leaves())
+        return Policy::allocate_elsewhere(n);
+    }
     void* p = SPANALLOC_UNLIKELY(os::in_kernel_call()) ? NestedBlocks::allocate(n, 1)
               : SPANALLOC_UNLIKELY(n > kLargestSmall)
                   ? allocate_large(n, 1).bytes
-                  : allocate_small({block_size_for(n), class_of<Config>(n), n, 1});
+                  : allocate_small<Policy>({block_size_for(n), class_of<Config>(n), n, 1});
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
 
@@ -223,12 +228,17 @@ class Allocator {
     bool is_zero = false;
   };
 
+  template <class Policy = ReturnNull>
   void* allocate_small(Request request) {
     if constexpr (Config::kSizeClasses) {
       if (!request.size_class.is_any_size())
         request.size = block_size_for(request.size_class.bytes());
     }
-    TheHeap* heap = heaps_.known();
+    TheHeap* heap = heaps_.template known<Policy>();
+    if constexpr (OperatorNew<Policy>) {
+      if (SPANALLOC_UNLIKELY(heap == nullptr) && Policy::leaves())
+        return Policy::allocate_elsewhere(request.n);
+    }
     if (SPANALLOC_UNLIKELY(heap == nullptr)) heap = find_heap();
     if (SPANALLOC_UNLIKELY(heap == nullptr)) return nullptr;
     {

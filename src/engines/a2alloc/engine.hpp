@@ -30,7 +30,14 @@ class A2allocEngine {
   static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
     return heap().allocate_copy(n, from, bytes);
   }
-  static void deallocate(void* p) { heap().deallocate(p); }
+  template <class Caller = NoOperator>
+  static void deallocate(void* p) {
+    // Each free takes a lock: here operator delete just asks.
+    if constexpr (OperatorDelete<Caller>) {
+      if (SPANALLOC_UNLIKELY(Caller::leaves())) return Caller::free_elsewhere(p);
+    }
+    heap().deallocate(p);
+  }
   static std::size_t usable_size(const void* p) { return heap().usable_size(p); }
   template <LeavesAlone Policy = TakeAllBack>
   static Resized resize(void* p, std::size_t n) {

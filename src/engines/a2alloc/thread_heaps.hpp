@@ -16,6 +16,7 @@
 #include "engines/a2alloc/heap.hpp"
 #include "engines/a2alloc/heap_guard.hpp"
 #include "engines/a2alloc/heap_registry.hpp"
+#include "engines/operators.hpp"
 #include "thread/lifecycle.hpp"
 
 namespace spanalloc::a2alloc {
@@ -32,9 +33,17 @@ class ThreadHeaps {
   explicit constexpr ThreadHeaps(GlobalHeap<Config>& global)
       : global_(global), common_(*this, !Config::kHeapPerThread) {}
 
-  /// The calling thread's heap if that is known already, else nullptr.
+  /// The calling thread's heap if that is known already, else nullptr. Of an operator new that
+  /// leaves (engines/operators.hpp): nullptr.
+  template <class Caller = NoOperator>
   TheHeap* known() {
-    if constexpr (!Config::kHeapPerThread) return global_.is_started() ? &common_ : nullptr;
+    if constexpr (!Config::kHeapPerThread) {
+      if constexpr (OperatorNew<Caller>) {
+        if (Caller::leaves()) return nullptr;
+      }
+      return global_.is_started() ? &common_ : nullptr;
+    }
+    if (OperatorNew<Caller> && is_default()) return my_heap_of_new_;
     return is_default() ? my_heap_ : static_cast<TheHeap*>(exit_key_.find());
   }
 
@@ -179,7 +188,7 @@ class ThreadHeaps {
 
   // The calling thread has `heap` from now on. False: its end would not be told.
   bool note(TheHeap* heap) {
-    if (is_default()) my_heap_ = heap;  // before the key, which may call malloc
+    if (is_default()) set_my_heap(heap);  // before the key, which may call malloc
     return exit_key_.watch_this_thread(heap, &on_thread_exit);
   }
 
@@ -195,7 +204,7 @@ class ThreadHeaps {
   void leave(TheHeap& heap) {
     SPANALLOC_ASSERT(&heap != &common_ && &heap.owner() == this);
     const Visit visit(*this);
-    if (is_default()) my_heap_ = &common_;
+    if (is_default()) set_my_heap(&common_);
     std::size_t before = 0;
     std::size_t after = 0;
     {
@@ -214,8 +223,14 @@ class ThreadHeaps {
     return heap.evict_empty([&](Superblock<Config>* piece) { global_.put(piece); });
   }
 
+  static void set_my_heap(TheHeap* heap) {
+    my_heap_ = heap;
+    my_heap_of_new_ = any_new_leaves() ? nullptr : heap;
+  }
+
   // In the default allocator
   SPANALLOC_TLS static inline constinit thread_local TheHeap* my_heap_ = nullptr;
+  SPANALLOC_TLS static inline constinit thread_local TheHeap* my_heap_of_new_ = nullptr;
   // Of the calling thread, whatever allocators it uses: the last round of its destructors that
   // leaves heaps to others has come; and where it is now.
   SPANALLOC_TLS static inline constinit thread_local bool has_ended_ = false;

@@ -7,6 +7,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/operators.hpp"
 #include "engines/scalloc/numbers.hpp"
 #include "engines/scalloc/size_classes.hpp"
 #include "engines/scalloc/span.hpp"
@@ -104,7 +105,17 @@ struct DirectoryView {
   // May lag behind: what seems to lie outside is looked up in the directory itself
   std::size_t limit = 0;
   const MarkByte* marks = nullptr;
+  std::size_t limit_of_delete = 0;  // the same; 0 where operator delete leaves the engine
 
+  void set_limit(std::size_t slices) {
+    limit = slices;
+    limit_of_delete = any_delete_leaves() ? 0 : slices;
+  }
+  template <class Caller>
+  std::size_t limit_for() const {
+    if constexpr (OperatorDelete<Caller>) return limit_of_delete;
+    return limit;
+  }
   std::size_t slice_of(std::uintptr_t address) const {
     return (address - base) >> kVirtualSpanBits;
   }

@@ -33,7 +33,10 @@ class ScallocEngine {
   SPANALLOC_INLINE static void* allocate(std::size_t size) {
     return thread_.template allocate<Policy>(size);
   }
-  SPANALLOC_INLINE static void deallocate(void* p) { thread_.deallocate(p); }
+  template <class Caller = NoOperator>
+  SPANALLOC_INLINE static void deallocate(void* p) {
+    thread_.template deallocate<Caller>(p);
+  }
   static void* allocate_zeroed(std::size_t size) { return thread_.allocate_zeroed(size); }
   static void* allocate_aligned(std::size_t size, std::size_t alignment) {
     return thread_.allocate_aligned(size, alignment);

@@ -18,6 +18,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "engines/operators.hpp"
 #include "engines/scalloc/size_classes.hpp"
 
 namespace spanalloc::scalloc {
@@ -26,7 +27,19 @@ namespace spanalloc::scalloc {
 /// constant from then on. Alone in its cache line, which nobody writes.
 struct alignas(kCacheLine) LinkKey : SetOnce {
   // Bit 1 is set, so that a cleared word is no link.
-  void choose(std::uint64_t random) { set((random & ~std::uint64_t{1}) | 2); }
+  void choose(std::uint64_t random) {
+    set((random & ~std::uint64_t{1}) | 2);
+    // Under the complement each link has bits that no link has.
+    of_new.set(any_new_leaves() ? ~read() : read());
+  }
+  /// The key that operator new reads links under: where it leaves the engine it finds none.
+  SetOnce of_new;
+
+  template <class Caller>
+  SPANALLOC_INLINE std::uint64_t read_by() const {
+    if constexpr (OperatorNew<Caller>) return of_new.read();
+    return read();
+  }
 };
 inline constinit LinkKey link_key{};
 
@@ -34,7 +47,10 @@ inline constinit LinkKey link_key{};
 struct [[gnu::may_alias]] FreeBlock {
   std::uint64_t stored;
 
-  SPANALLOC_INLINE std::uint64_t link() const { return stored ^ link_key.read(); }
+  template <class Caller = NoOperator>
+  SPANALLOC_INLINE std::uint64_t link() const {
+    return stored ^ link_key.read_by<Caller>();
+  }
   SPANALLOC_INLINE void set_link(std::uint64_t link) { stored = link ^ link_key.read(); }
   SPANALLOC_INLINE void clear_link() { stored = 0; }
 

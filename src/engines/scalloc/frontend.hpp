@@ -38,16 +38,20 @@ class Frontend : public ThreadState {
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t size) {
     if (SPANALLOC_LIKELY(size <= kSmallMax))
-      return take<Policy>(Mark::of_small(size), no_link_bits(kMadviseThreshold));
-    if (SPANALLOC_LIKELY(size <= kSpanMax)) return take_medium<Policy>(class_of(size));
+      return take<Policy>(Mark::of_small(size), no_link_bits(kMadviseThreshold), size);
+    if (SPANALLOC_LIKELY(size <= kSpanMax)) return take_medium<Policy>(class_of(size), size);
     return allocate_huge<Policy>(size);
   }
 
+  template <class Caller = NoOperator>
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::uintptr_t address = address_of(p);
     const std::size_t slice = view.slice_of(address);
     // Refuses null and foreign addresses: below the base the difference wraps to a huge number.
-    if (SPANALLOC_UNLIKELY(slice >= view.limit)) return deallocate_outside(p, *this);
+    if (SPANALLOC_UNLIKELY(slice >= view.template limit_for<Caller>())) {
+      if constexpr (OperatorDelete<Caller>) return leave_or_deallocate<Caller>(p, *this);
+      return deallocate_outside(p, *this);
+    }
     const Mark mark = view.mark(slice);
     Span* span = span_at(p);
     if (span == nullptr) __builtin_unreachable();  // null lies in no slice
@@ -69,7 +73,7 @@ class Frontend : public ThreadState {
     const ClassId size_class = size == 0 ? kSmallestClass : class_of(size);
     const Allocated made = spans.list[size_class] == nullptr
                                ? allocate_slow(size_class)
-                               : Allocated{take_medium<ReturnNull>(size_class), false};
+                               : Allocated{take_medium<ReturnNull>(size_class, size), false};
     if (made.block != nullptr && !made.zero) std::memset(made.block, 0, size);
     return made.block;
   }
@@ -141,24 +145,35 @@ class Frontend : public ThreadState {
 
   // --- Allocation --------------------------------------------------------------------------------
   template <class Policy>
-  SPANALLOC_INLINE void* take(Mark mark, std::uint64_t no_link) {
+  SPANALLOC_INLINE void* take(Mark mark, std::uint64_t no_link, std::size_t size) {
     FreeBlock* block = spans.list[mark];
-    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_small<Policy>(mark);
+    if (SPANALLOC_UNLIKELY(block == nullptr)) return leave_list<Policy>(size, *this, mark);
     // The link must lead to a block of the same real span. Null (the list's end) is none, nor is
     // what a block has that was handed out already; these go the slow way too.
-    const std::uint64_t link = block->link();
+    const std::uint64_t link = block->template link<Policy>();
     keep_in_result_register(block);
-    if (SPANALLOC_UNLIKELY((link & no_link) != 0)) return allocate_small<Policy>(mark);
+    if (SPANALLOC_UNLIKELY((link & no_link) != 0)) return leave_list<Policy>(size, *this, mark);
     spans.list[mark] = block->block_behind(link);
     block->clear_link();
     unpoison(block, info(mark.size_class()).block_size);
     return block;
   }
   template <class Policy>
-  SPANALLOC_INLINE void* take_medium(ClassId size_class) {
-    return take<Policy>(Mark::of_class(size_class), kNoLinkBits[index_of(size_class)]);
+  SPANALLOC_INLINE void* take_medium(ClassId size_class, std::size_t size) {
+    return take<Policy>(Mark::of_class(size_class), kNoLinkBits[index_of(size_class)], size);
   }
 
+  template <class Policy>
+  SPANALLOC_INLINE static void* leave_list(std::size_t size, Frontend& thread, Mark mark) {
+    if constexpr (OperatorNew<Policy>) return leave_or_allocate<Policy>(size, thread, mark);
+    return thread.template allocate_small<Policy>(mark);
+  }
+  // (The size stays in the register in which operator new got it.)
+  template <OperatorNew Policy>
+  SPANALLOC_COLD static void* leave_or_allocate(std::size_t size, Frontend& thread, Mark mark) {
+    if (Policy::leaves()) return Policy::allocate_elsewhere(size);
+    return thread.template allocate_small<Policy>(mark);
+  }
   template <class Policy>
   SPANALLOC_COLD void* allocate_small(Mark mark) {
     heap_->process_start();
@@ -168,6 +183,9 @@ class Frontend : public ThreadState {
   }
   template <class Policy>
   SPANALLOC_COLD void* allocate_huge(std::size_t size) {
+    if constexpr (OperatorNew<Policy>) {
+      if (Policy::leaves()) return Policy::allocate_elsewhere(size);
+    }
     void* p = size > kMaxRequest ? nullptr : allocate_large(size, 1);
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(size);
   }
@@ -201,6 +219,11 @@ class Frontend : public ThreadState {
   [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span,
                                                      Mark mark);
   SPANALLOC_COLD static void deallocate_outside(void* p, Frontend& thread);
+  template <OperatorDelete Caller>
+  SPANALLOC_COLD static void leave_or_deallocate(void* p, Frontend& thread) {
+    if (Caller::leaves()) return Caller::free_elsewhere(p);
+    deallocate_outside(p, thread);
+  }
   // A block that was written to in between begins a list that is damaged: out of use with it.
   SPANALLOC_COLD void double_free(void* p) {
     for (FreeBlock*& first : spans.list.entries) {

@@ -119,7 +119,7 @@ void Frontend<Config>::refresh_view() {
   // Acquire: what is below it is open and set
   const std::size_t limit = directory.limit.load_acquire();
   SPANALLOC_ASSERT(view.limit <= limit);
-  view.limit = limit;
+  view.set_limit(limit);
   view.base = directory.base.load_relaxed();
   view.marks = directory.marks.load_relaxed();
 }

@@ -30,18 +30,20 @@ struct ThreadState {
   struct Hidden {
     PerMark<FreeBlock> list;
     std::size_t limit;
+    std::size_t limit_of_delete;
   };
   /// Until show() no list has a block and no address is known, so that each malloc and free leaves
   /// the fast path. What is hot stays: it is read behind these two only, and in no kernel call. (A
   /// fork's child knows hot spans by their words.)
   void hide(Hidden& aside) {
-    aside = {spans.list, view.limit};
+    aside = {spans.list, view.limit, view.limit_of_delete};
     spans.list = {};
-    view.limit = 0;
+    view.limit = view.limit_of_delete = 0;
   }
   void show(const Hidden& aside) {
     spans.list = aside.list;
     view.limit = aside.limit;
+    view.limit_of_delete = aside.limit_of_delete;
   }
 };
 static_assert(sizeof(ThreadState) <= 632);

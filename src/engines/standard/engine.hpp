@@ -38,7 +38,10 @@ class StandardEngineOf {
   SPANALLOC_INLINE static void* allocate(std::size_t n) {
     return thread_cache.template allocate<Policy>(n);
   }
-  SPANALLOC_INLINE static void deallocate(void* p) { thread_cache.deallocate(p); }
+  template <class Caller = NoOperator>
+  SPANALLOC_INLINE static void deallocate(void* p) {
+    thread_cache.template deallocate<Caller>(p);
+  }
   SPANALLOC_INLINE static void* allocate_aligned(std::size_t n, std::size_t alignment) {
     return thread_cache.allocate_aligned(n, alignment);
   }

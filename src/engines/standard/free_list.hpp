@@ -26,6 +26,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "base/poison.hpp"
+#include "engines/operators.hpp"
 #include "engines/standard/numbers.hpp"
 
 namespace spanalloc::standard {
@@ -47,7 +48,19 @@ inline constexpr std::size_t kMostSpan = 256 * kKiB;
 /// writes.
 struct alignas(kCacheLine) LinkKey : SetOnce {
   // With bit 0 clear no_block()'s word is odd under every key. No key is 0.
-  void choose(std::uint64_t random) { set((random & ~std::uint64_t{1}) | 2); }
+  void choose(std::uint64_t random) {
+    set((random & ~std::uint64_t{1}) | 2);
+    // Under the complement each link has bits that no link has, and so has no_block()'s word.
+    of_new.set(any_new_leaves() ? ~read() : read());
+  }
+  /// The key that operator new reads links under: where it leaves the engine it finds none.
+  SetOnce of_new;
+
+  template <class Caller>
+  SPANALLOC_INLINE std::uint64_t read_by() const {
+    if constexpr (OperatorNew<Caller>) return of_new.read();
+    return read();
+  }
 };
 inline constinit LinkKey link_key{};
 
@@ -64,7 +77,10 @@ class Block {
 
   /// Whether a list that begins here is empty.
   SPANALLOC_INLINE bool is_end() const { return (address_of(this) & kEndBit) != 0; }
-  SPANALLOC_INLINE std::uint64_t link() const { return stored_ ^ link_key.read(); }
+  template <class Caller = NoOperator>
+  SPANALLOC_INLINE std::uint64_t link() const {
+    return stored_ ^ link_key.read_by<Caller>();
+  }
   /// Whether this would be a good link, which a block that is on no list has only by a tiny chance.
   SPANALLOC_INLINE bool is_link(std::uint64_t link, std::size_t span) const {
     return leads_to_block(link, span) || link == (address_of(this) ^ address_of(no_block()));
@@ -215,11 +231,12 @@ class FreeList {
   }
   /// Takes the first block off, if its link has none of `no_link`. nullptr: this is the list's last
   /// block, or no block, or one that was handed out already, or the program has overwritten the
-  /// link.
+  /// link, or the caller is an operator new that leaves.
+  template <class Caller = NoOperator>
   SPANALLOC_INLINE Block* pop_if_not_last(std::uint64_t no_link) {
     Block* block = first();
     keep_in_result_register(block);
-    const std::uint64_t link = block->link();
+    const std::uint64_t link = block->link<Caller>();
     if (SPANALLOC_UNLIKELY((link & no_link) != 0)) return nullptr;
     return take_off(block, link);
   }

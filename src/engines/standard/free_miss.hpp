@@ -25,6 +25,13 @@ struct FreeMiss {
   using Classes = SizeClasses<Config>;
   using Misuse = standard::Misuse<Config>;
 
+  /// The same for an operator delete.
+  template <OperatorDelete Caller>
+  [[gnu::noinline]] static void leave_or_deallocate_missed(void* p, auto& thread) {
+    if (SPANALLOC_UNLIKELY(Caller::leaves())) return Caller::free_elsewhere(p);
+    deallocate_missed(p, thread);
+  }
+
   /// Frees a block that the thread's map does not show. First the common case: a span of one block
   /// is cached for the next request, whichever thread had it before.
   [[gnu::noinline]] static void deallocate_missed(void* p, auto& thread) {

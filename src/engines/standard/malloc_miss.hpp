@@ -29,6 +29,9 @@ struct MallocMiss {
   /// Any n.
   template <class Policy>
   [[gnu::noinline]] static void* allocate_missed(std::size_t n, auto& thread) {
+    if constexpr (OperatorNew<Policy>) {
+      if (SPANALLOC_UNLIKELY(Policy::leaves())) return Policy::allocate_elsewhere(n);
+    }
     void* p = nullptr;
     if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock)) {
       p = allocate_huge(thread, {n}, Fill{});
@@ -46,9 +49,10 @@ struct MallocMiss {
   /// Of a class that may have a magazine: the block that it holds.
   template <class Policy>
   [[gnu::noinline]] static void* allocate_kept(std::size_t n, auto& thread) {
-    if (SPANALLOC_LIKELY(thread.cache != nullptr)) {
+    if (auto* const cache = thread.template cache_for<Policy>();
+        SPANALLOC_LIKELY(cache != nullptr)) {
       const ClassId c = ClassLookup<Config>::small[n];
-      if (Block* const block = thread.cache->magazines.take(c); block != nullptr) return block;
+      if (Block* const block = cache->magazines.take(c); block != nullptr) return block;
     }
     return allocate_missed<Policy>(n, thread);
   }
@@ -57,10 +61,11 @@ struct MallocMiss {
   /// class fits.
   template <class Policy>
   [[gnu::noinline]] static void* allocate_large(std::size_t n, auto& thread) {
-    if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock || thread.cache == nullptr))
+    auto* const cache = thread.template cache_for<Policy>();
+    if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock || cache == nullptr))
       return allocate_missed<Policy>(n, thread);
     const ClassId c = ClassLookup<Config>::large[n];
-    Span* large = thread.cache->large_spans.take_youngest(c);
+    Span* large = cache->large_spans.take_youngest(c);
     if (SPANALLOC_UNLIKELY(large == nullptr)) return allocate_missed<Policy>(n, thread);
     if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(n) > large->room()))
       return Large::fit_cached(n, thread, large, kQuantum);

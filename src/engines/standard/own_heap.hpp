@@ -45,7 +45,7 @@ class OwnHeap {
   void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
     return with_own(&ThreadCache::allocate_copy, n, from, bytes);
   }
-  void deallocate(void* p) { with_any(&ThreadCache::deallocate, p); }
+  void deallocate(void* p) { with_any(&ThreadCache::template deallocate<>, p); }
   std::size_t usable_size(const void* p) { return with_any(&ThreadCache::usable_size, p); }
   template <LeavesAlone Policy = TakeAllBack>
   Resized resize(void* p, std::size_t n) {

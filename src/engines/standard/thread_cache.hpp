@@ -31,14 +31,35 @@ struct ThreadState {
   /// SpanWord::identity() of a span that this thread owns; without a cache record a value that no
   /// span has
   std::uint64_t owned_identity;
+  // The same for operators (engines/operators.hpp); where they leave, kNoMap and nullptr
+  ThreadMap* map_of_delete;
+  CacheRecord<Config>* cache_of_new;
 
   constexpr ThreadState() { have_nothing(); }
   /// All calls leave the short paths.
   constexpr void have_nothing() {
     for (FreeTarget*& span : current) span = &kNoTarget;
-    map = &kNoMap;
-    cache = nullptr;
+    map = map_of_delete = &kNoMap;
+    cache = cache_of_new = nullptr;
     owned_identity = kNoIdentity;
+  }
+  void set_map(ThreadMap& its_map) {
+    map = &its_map;
+    map_of_delete = any_delete_leaves() ? &kNoMap : map;
+  }
+  void set_cache(CacheRecord<Config>* its_cache) {
+    cache = its_cache;
+    cache_of_new = any_new_leaves() ? nullptr : cache;
+  }
+
+  template <class Caller>
+  SPANALLOC_INLINE ThreadMap& map_for() {
+    if constexpr (OperatorDelete<Caller>) return *map_of_delete;
+    return *map;
+  }
+  template <class Caller>
+  SPANALLOC_INLINE CacheRecord<Config>* cache_for() {
+    return OperatorNew<Caller> ? cache_of_new : cache;
   }
 };
 
@@ -81,22 +102,25 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall))
       return MallocMiss::template allocate_large<Policy>(n, self);
     const ClassId c = Lookup::small[n];
-    Block* block = self.list_of(c).pop_if_not_last(Lookup::no_link_bits[index_of(c)]);
+    Block* block =
+        self.list_of(c).template pop_if_not_last<Policy>(Lookup::no_link_bits[index_of(c)]);
     if (SPANALLOC_UNLIKELY(block == nullptr))
       return MallocMiss::template allocate_kept<Policy>(n, self);
     unpoison(block, Classes::info(c).block_size);
     return block;
   }
 
+  template <class Caller = NoOperator>
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
-    FreeTargetPointer target(*map, a);
+    FreeTargetPointer target(this->template map_for<Caller>(), a);
     if (SPANALLOC_UNLIKELY(!FreeTarget::accepts(target, a))) {
       // Of no span of the thread's, or its entry is overwritten
-      return FreeMiss::deallocate_missed(p, *this);
+      return missed<Caller>(p);
     }
     const Difference link = difference(address_of(target->free_list().first()), a);
-    if (SPANALLOC_UNLIKELY(link.none)) return FreeMiss::deallocate_missed(p, *this);  // freed twice
+    if (SPANALLOC_UNLIKELY(link.none))  // freed twice
+      return missed<Caller>(p);
     auto* block = static_cast<Block*>(p);
     FreeMiss::poison_freed(block, *pages);
     if (SPANALLOC_UNLIKELY(FreeTarget::push(target, block, link.bits)))
@@ -197,7 +221,7 @@ class ThreadCache : public ThreadState<Config> {
   void miss_map(SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(map == &kNoMap && map_misses != Config::kMissesForMap)) {
       ++map_misses;
-      if (map_misses == Config::kMissesForMap) map = &pages->maps.make(*cache);
+      if (map_misses == Config::kMissesForMap) this->set_map(pages->maps.make(*cache));
     }
     pages->maps.show(*map, span, target);
   }
@@ -208,10 +232,16 @@ class ThreadCache : public ThreadState<Config> {
   void collect_uncounted_if_due() { Refill<Config>::collect_uncounted_if_due(*this); }
 
  private:
+  template <class Caller>
+  SPANALLOC_INLINE void missed(void* p) {
+    if constexpr (OperatorDelete<Caller>)
+      return FreeMiss::template leave_or_deallocate_missed<Caller>(p, *this);
+    FreeMiss::deallocate_missed(p, *this);
+  }
   // Takes the first block off the class's list, unless it is the last.
   template <class Policy>
   SPANALLOC_INLINE void* pop(ClassId c, std::uint64_t no_link, std::size_t n) {
-    Block* block = list_of(c).pop_if_not_last(no_link);
+    Block* block = list_of(c).template pop_if_not_last<Policy>(no_link);
     if (SPANALLOC_UNLIKELY(block == nullptr))
       return MallocMiss::template allocate_missed<Policy>(n, *this);
     unpoison(block, Classes::info(c).block_size);

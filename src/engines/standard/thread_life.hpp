@@ -25,9 +25,9 @@ struct ThreadLife {
                      fresh->loans.are_none() && !fresh->magazines.are_open() &&
                      thread.pages->is_mine(fresh->number));
     thread.owned_identity = SpanWord::identity_of(fresh->number, SpanState::kOwned);
-    thread.map = &thread.pages->maps.of(*fresh);
+    thread.set_map(thread.pages->maps.of(*fresh));
     thread.map_misses = 0;
-    thread.cache = fresh;  // before the key's value: setting it may call malloc
+    thread.set_cache(fresh);  // before the key's value: setting it may call malloc
     return thread.exited ||
            thread.heap->exit_key.watch_this_thread(&thread, thread.heap->on_thread_exit);
   }
@@ -92,8 +92,8 @@ struct ThreadLife {
       });
     }
     thread.owned_identity = thread.kNoIdentity;
-    thread.cache = nullptr;
-    thread.map = &kNoMap;
+    thread.set_cache(nullptr);
+    thread.set_map(kNoMap);
     heap.end_cache(&cache);
     inside_without_cache.store_release(outer);
   }

@@ -57,7 +57,7 @@ class Allocator {
   SPANALLOC_INLINE void* allocate(std::size_t n) {
     if (SPANALLOC_UNLIKELY(n > TheBins::kLargestWithFolios)) return allocate_beyond<Policy>(n);
     const std::size_t tag = TheBins::tag_for_folios(n);
-    if (FreeObject* object = caches_.known().pop(tag, secret());
+    if (FreeObject* object = caches_.template known<Policy>().pop(tag, secret());
         SPANALLOC_LIKELY(object != nullptr)) {
       return handed_out(object, bin_of(tag));
     }
@@ -89,15 +89,19 @@ class Allocator {
     return p == nullptr ? nullptr : std::memcpy(p, from, bytes);
   }
 
+  template <class Caller = NoOperator>
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::size_t tag = chunks_.tag_at(p);
     auto* object = static_cast<FreeObject*>(p);
     if (SPANALLOC_UNLIKELY(!Folios::is_out_by_tag(tag, p) || object->is_sealed(secret()))) {
+      if constexpr (OperatorDelete<Caller>) return leave_or_deallocate_other<Caller>(p, *this);
       return deallocate_other(p, *this);
     }
     poison_free(object, bin_of(tag));
-    if (SPANALLOC_UNLIKELY(!caches_.known().push(tag, object, secret_)))
+    if (SPANALLOC_UNLIKELY(!caches_.template known<Caller>().push(tag, object, secret_))) {
+      if constexpr (OperatorDelete<Caller>) return leave_or_deallocate<Caller>(object, tag, *this);
       deallocate_slow(object, tag, *this);
+    }
   }
 
   std::size_t usable_size(const void* p) {
@@ -209,6 +213,9 @@ class Allocator {
 
   template <OutOfMemory Policy>
   [[gnu::noinline]] void* allocate_slow(std::size_t tag, std::size_t n) {
+    if constexpr (OperatorNew<Policy>) {
+      if (SPANALLOC_UNLIKELY(Policy::leaves())) return Policy::allocate_elsewhere(n);
+    }
     Cache& cache = caches_.known();
     if (SPANALLOC_LIKELY(cache.is_empty(bin_of(tag)) && cache.use_spare(bin_of(tag)))) {
       if (FreeObject* object = cache.pop(tag, secret()); SPANALLOC_LIKELY(object != nullptr)) {
@@ -220,6 +227,9 @@ class Allocator {
   }
   template <OutOfMemory Policy>
   SPANALLOC_COLD void* allocate_beyond(std::size_t n) {
+    if constexpr (OperatorNew<Policy>) {
+      if (Policy::leaves()) return Policy::allocate_elsewhere(n);
+    }
     void* p = allocate_beyond(n).bytes;
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
@@ -268,6 +278,19 @@ class Allocator {
     if (!list.is_empty()) return list;
     giving_back_.find_memory();  // or another thread has, meanwhile
     return folios_.take(b, most, secret());
+  }
+
+  // What operator delete ends in, in the place of the two below.
+  template <OperatorDelete Caller>
+  SPANALLOC_COLD static void leave_or_deallocate(FreeObject* object, std::size_t tag,
+                                                 Allocator& self) {
+    if (Caller::leaves()) return Caller::free_elsewhere(object);
+    deallocate_slow(object, tag, self);
+  }
+  template <OperatorDelete Caller>
+  SPANALLOC_COLD static void leave_or_deallocate_other(void* p, Allocator& self) {
+    if (Caller::leaves()) return Caller::free_elsewhere(p);
+    deallocate_other(p, self);
   }
 
   // What the short path of free ends in: the thread's first list is full. It waits, and the one

@@ -33,7 +33,10 @@ class SupermallocEngine {
   static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
     return heap().allocate_copy(n, from, bytes);
   }
-  SPANALLOC_INLINE static void deallocate(void* p) { heap().deallocate(p); }
+  template <class Caller = NoOperator>
+  SPANALLOC_INLINE static void deallocate(void* p) {
+    heap().template deallocate<Caller>(p);
+  }
   static std::size_t usable_size(const void* p) { return heap().usable_size(p); }
   template <LeavesAlone Policy = TakeAllBack>
   static Resized resize(void* p, std::size_t n) {

@@ -8,10 +8,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/compiler.hpp"
+#include "engines/operators.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "engines/supermalloc/thread_cache.hpp"
 #include "os/os.hpp"
@@ -33,8 +35,12 @@ class ThreadCaches {
   explicit constexpr ThreadCaches(Allocator<Config>& allocator) : allocator_(allocator) {}
 
   /// The calling thread's cache; none() where it has none, yet or any more.
+  template <class Caller = NoOperator>
   SPANALLOC_INLINE Cache& known() {
-    if (is_default()) return *my_cache_;
+    if (is_default()) {
+      if constexpr (Operator<Caller>) return *cache_of_operators_;
+      return *my_cache_;
+    }
     auto* cache = static_cast<Cache*>(exit_key_.find());
     return cache == nullptr || thread::ExitKey::has_left(cache) ? none_ : *cache;
   }
@@ -58,7 +64,7 @@ class ThreadCaches {
     cache->has_thread.store_relaxed(true);
     cache->exit_round = 0;
     if (cache->random == 0) cache->random = os::random_place_bits() | 1;
-    if (is_default()) my_cache_ = cache;  // before the key, which may call malloc
+    if (is_default()) set_my_cache(cache);  // before the key, which may call malloc
     if (exit_key_.watch_this_thread(cache, &on_thread_exit)) return *cache;
     leave(*cache);
     return none_;
@@ -66,12 +72,14 @@ class ThreadCaches {
 
   /// Until show() a thread of a library finds no cache here: each of its mallocs and
   /// frees leaves the short path.
-  static void hide(os::HiddenThread&) {
+  static void hide(os::HiddenThread& room) {
+    new (room.room) Cache*(cache_of_operators_);
     hidden_cache_ = my_cache_;
-    my_cache_ = &none_;
+    my_cache_ = cache_of_operators_ = &none_;
   }
-  static void show(const os::HiddenThread&) {
+  static void show(const os::HiddenThread& room) {
     my_cache_ = hidden_cache_;
+    cache_of_operators_ = *reinterpret_cast<Cache* const*>(room.room);
     hidden_cache_ = nullptr;
   }
 
@@ -207,15 +215,22 @@ class ThreadCaches {
     const Visit visit(
         *this);  // first: of a cache's last objects, too, a handler's fork may find some in no list
     allocator_.flush(cache);
-    if (is_default()) my_cache_ = &none_;
+    if (is_default()) set_my_cache(&none_);
     SPANALLOC_ASSERT(cache.has_thread.load_relaxed());
     cache.has_thread.store_relaxed(false);
     registry_.give_back(&cache);
   }
 
+  static void set_my_cache(Cache* cache) {
+    my_cache_ = cache;
+    cache_of_operators_ = any_new_leaves() || any_delete_leaves() ? &none_ : cache;
+  }
+
   static inline constinit Cache none_{};
-  // In the default allocator
+  // In the default allocator; and what operators find there, none_ where one leaves
+  // (engines/operators.hpp)
   SPANALLOC_TLS static inline constinit thread_local Cache* my_cache_ = &none_;
+  SPANALLOC_TLS static inline constinit thread_local Cache* cache_of_operators_ = &none_;
   SPANALLOC_TLS static inline constinit thread_local Cache* hidden_cache_ = nullptr;
   // Of the calling thread: the last round of its destructors that leaves caches to
   // others has come; where it is.
