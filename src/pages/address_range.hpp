@@ -133,8 +133,8 @@ class AddressRange {
     return skip();
   }
 
-  /// Of a range that is reserved by choice, at a place of ours: if a limit stands, gives back what is not open. True: it
-  /// has, and the kernel may grant what it has refused before.
+  /// Of a range that is reserved by choice, at a place of ours: if a limit stands, gives back what
+  /// is not open. True: it has, and the kernel may grant what it has refused before.
   SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
 
   /// Slices of the last step ahead of need that was refused; 0: none, or told before.
