@@ -4,7 +4,7 @@
 //   attacks NAME [SIZE]     prints "attacking" before what is wrong, "returned" when that has come
 //                           back, and in its last line one word of what was observed; an allocator
 //                           that notices ends it before
-//   attacks around SIZE     what is in use when attacks with blocks of SIZE begin: sizes and how
+//   attacks around SIZE     what is in use when most attacks with blocks of SIZE begin: sizes and how
 //                           many
 //   attacks list            names, groups, sizes, repetitions and titles, tab-separated
 //
@@ -139,8 +139,9 @@ static _Noreturn void look_for_harm(size_t blocks) {
 // does not. So blocks of every size are in use before anything is attacked, as in any program
 // that has run for a while.
 enum { kAround = 64 };
+static byte* around[kAround];
 static void take_around(void) {
-  for (int i = 0; i < kAround; i++) *(volatile byte*)take() = 1;
+  for (int i = 0; i < kAround; i++) *(volatile byte*)(around[i] = take()) = 1;
 }
 static const size_t kSizesAround[] = {64, 400, 2000, 30000, 100000, 4000000};
 static void take_around_of_every_size(void) {
@@ -156,21 +157,44 @@ static void take_around_of_every_size(void) {
   take_around();
 }
 
+// Allocators may look closely at a thread's first frees, and at a free into memory where nothing is
+// free. Neither says what they do with the frees of a program that has run for a while. So each
+// thread that frees wrongly has freed as many blocks before as are in use around, and one block
+// among those in use is free: the hole. (Not where fresh memory is looked at.)
+static void free_as_before(void) {
+  for (int i = 0; i < kAround; i++) {
+    byte* const p = take();
+    *(volatile byte*)p = 1;
+    give(p);
+  }
+}
+
 enum { kFew = 16 };
 static byte* few[kFew];
 static byte* many[8192];
 
-// Others of their kind stand before and behind those that are attacked.
+// Others of their kind stand before and behind those that are attacked. The hole touches none of
+// these: some allocators join it with a free neighbour.
 static void take_few(void) {
+  free_as_before();
   for (int i = 0; i < kFew; i++) few[i] = take();
+  give(few[10]);
+}
+static void take_many(size_t count) {
+  free_as_before();
+  for (size_t i = 0; i < count; i++) many[i] = take();
+  give(around[kAround / 2]);
 }
 
-// A thread that was started before anything is freed: starting one allocates.
+// A thread that was started, and has freed as before, before anything is freed wrongly: starting
+// one allocates.
 static pthread_t other_thread;
 static pthread_barrier_t gate;
 static void (*other_work)(void);
 
 static void* wait_and_work(void* unused) {
+  free_as_before();
+  pthread_barrier_wait(&gate);  // it is ready
   pthread_barrier_wait(&gate);
   other_work();
   return unused;
@@ -179,6 +203,7 @@ static void start_thread(void (*work)(void)) {
   other_work = work;
   require(pthread_barrier_init(&gate, NULL, 2) == 0, "no barrier");
   require(pthread_create(&other_thread, NULL, wait_and_work, NULL) == 0, "no thread");
+  pthread_barrier_wait(&gate);
 }
 static void let_thread_work(void) {
   pthread_barrier_wait(&gate);
@@ -208,7 +233,7 @@ static void twice_one_between(void) {
 }
 static void twice_many_between(void) {
   const size_t between = at_most(2000) / 2;
-  for (size_t i = 0; i < 2 * between; i++) many[i] = take();
+  take_many(2 * between);
   for (size_t i = 0; i < 2 * between; i += 2) give(many[i]);
   free_wrongly(many[0]);
   look_for_harm(at_most(4000));
@@ -237,6 +262,7 @@ static void twice_in_other_thread(void) {
 // What tells an allocator that a block is free may stand in the block.
 static void a_overwrite_b_a(void) {
   give(few[8]);
+  begin_attack();
   *(volatile uint64_t*)(void*)few[8] = 0;
   give(few[4]);
   free_wrongly(few[8]);
@@ -257,8 +283,9 @@ static void twice_overwritten_in_other_thread(void) {
 static void twice_overwritten_all_but_one(void) {
   const size_t count = at_most(6000);
   const size_t kept = count / 2;
-  for (size_t i = 0; i < count; i++) many[i] = take();
+  take_many(count);
   give(many[kept + 1]);
+  begin_attack();
   *(volatile uint64_t*)(void*)many[kept + 1] = 0;
   give(many[kept - 1]);
   free_wrongly(many[kept + 1]);
@@ -279,7 +306,7 @@ static void twice_and_end(void) {
 }
 static void twice_when_empty(void) {
   const size_t blocks = at_most(4000);
-  for (size_t i = 0; i < blocks; i++) many[i] = take();
+  take_many(blocks);
   for (size_t i = 0; i < blocks; i++) give(many[i]);
   free_wrongly(many[blocks / 2]);
   look_for_harm(2 * blocks);
@@ -555,7 +582,7 @@ static void free_mapping(void) {
 static void free_neighbour(void) {
   const size_t count = at_most(50);
   uintptr_t stride = UINTPTR_MAX;
-  for (size_t i = 0; i < count; i++) many[i] = take();
+  take_many(count);
   for (size_t i = 1; i < count; i++) {
     const uintptr_t a = (uintptr_t)many[i - 1], b = (uintptr_t)many[i];
     const uintptr_t distance = a < b ? b - a : a - b;
@@ -563,8 +590,8 @@ static void free_neighbour(void) {
   }
   for (size_t i = count; i-- > 0;) {
     byte* const p = many[i] + 2 * stride;
-    const int is_block = entries[entry_of((uintptr_t)p / block_size)].block == (uintptr_t)p;
-    if (is_block || !is_mapped((uintptr_t)p)) continue;
+    const int was_block = entries[entry_of((uintptr_t)p / block_size)].stretch != 0;
+    if (was_block || !is_mapped((uintptr_t)p)) continue;
     free_wrongly(p);
     look_for_harm(at_most(1000));
   }
@@ -611,7 +638,7 @@ static void ask_size_earlier(void) {
 
 static void overflow(int neighbour_is_free) {
   const size_t count = at_most(64);
-  for (size_t i = 0; i < count; i++) many[i] = take();
+  take_many(count);
   // The newest pair of those that stand closest together.
   size_t left = 0, right = 0;
   uintptr_t nearest = UINTPTR_MAX;
@@ -738,6 +765,7 @@ enum { kCount = sizeof kAttacks / sizeof *kAttacks };
 // notes of it, to be compared.
 static _Noreturn void tell_around(void) {
   take_around_of_every_size();
+  take_few();
   printf("%zu", block_size);
   size_t of_this_size = 0;
   for (size_t at = 0; at < kEntries; at++) of_this_size += entries[at].block != 0;

@@ -202,7 +202,8 @@ class AttackTest(unittest.TestCase):
         for size in (*sizes, 1000):
             told = subprocess.run([PROGRAM, "around", str(size)], capture_output=True, text=True, check=True).stdout
             in_use = dict(map(int, line.split()) for line in told.splitlines())
-            self.assertEqual(in_use, dict.fromkeys(sizes | {size}, 64))
+            # Of the attacked size 16 more, to be attacked, of which one is free.
+            self.assertEqual(in_use, {**dict.fromkeys(sizes, 64), size: 64 + 16 - 1})
 
     def test_two_attacks_on_glibc(self):
         if allocators.named(PLACES, "glibc").missing:
@@ -229,6 +230,14 @@ class AttackTest(unittest.TestCase):
         for size in known["double-free"].sizes:
             rows = attacks.attack_once_and_again(PROGRAM, known["double-free"], size, ours, 1, HANG_S)
             self.assertEqual([row.outcome for row in rows], [REFUSED], size)
+
+    def test_threads_that_attack_have_freed_before(self):
+        # The slow path of free, which takes a thread's first frees, looks whether the block is free; the fast path does not.
+        known = {attack.name: attack for attack in attacks.catalogue(PLACES)}
+        ours = allocators.named(PLACES, "standard")
+        for name in ("double-free-aba", "double-free-elsewhere", "double-free-thread-end"):
+            rows = attacks.attack_once_and_again(PROGRAM, known[name], 64, ours, 1, HANG_S)
+            self.assertEqual([row.outcome for row in rows], [CAUGHT], name)
 
     def test_a_hang_is_ended(self):
         with tempfile.TemporaryDirectory() as folder:
