@@ -28,17 +28,10 @@
 
 namespace spanalloc {
 
-bool news_leave() noexcept {
-  return malloc_is_replaced();
-}
-bool deletes_leave() noexcept {
-  return free_is_replaced();
-}
-
 /// Until the new handler gives up by throwing, or frees memory.
 template <Engine E>
 struct CallNewHandler {
-  SPANALLOC_INLINE static bool leaves() { return malloc_is_replaced(); }
+  SPANALLOC_INLINE static bool leaves() { return operators_leave.read(); }
   static void* allocate_elsewhere(std::size_t n) { return new_by_malloc(n); }
 
   SPANALLOC_COLD static void* out_of_memory(std::size_t n) {
@@ -62,13 +55,11 @@ struct CallNewHandlerNothrow {
 };
 
 struct Delete {
-  SPANALLOC_INLINE static bool leaves() { return free_is_replaced(); }
+  SPANALLOC_INLINE static bool leaves() { return operators_leave.read(); }
   static void free_elsewhere(void* p) { delete_by_free(p); }
 };
 struct AlignedDelete {
-  SPANALLOC_INLINE static bool leaves() {
-    return free_is_replaced() && aligned_alloc_is_replaced();
-  }
+  SPANALLOC_INLINE static bool leaves() { return aligned_operators_leave(); }
   static void free_elsewhere(void* p) { delete_by_free(p); }
 };
 static_assert(OperatorDelete<Delete> && OperatorDelete<AlignedDelete>);
@@ -112,7 +103,7 @@ struct NewApi {
   // An alignment that is no power of two is no matter for the new handler.
   SPANALLOC_COLD static void* ask_and_allocate(std::size_t n, std::size_t a) {
     if (!is_power_of_two(a)) throw_bad_alloc();
-    if (aligned_alloc_is_replaced()) return new_by_aligned_alloc(n, a);
+    if (aligned_operators_leave()) return new_by_aligned_alloc(n, a);
     alignments_here_.set(SIZE_MAX);
     return allocate_aligned(n, std::align_val_t{a});
   }
@@ -160,50 +151,52 @@ namespace {
 [[gnu::alias("_ZnwmSt11align_val_t")]] void* own_aligned_new(std::size_t n, std::align_val_t a);
 
 // By the standard each nothrow form calls the form that throws, and catches. Where all of those are
-// ours, and stay here, that is what LibraryNew does without a throw. True once that is known; it
-// never changes.
+// ours that is what LibraryNew does without a throw. True once that is known, and that operators
+// stay here; it never changes.
 // (Relaxed: nothing else is behind it, and who does not see it yet asks again.)
-Atomic<bool> news_are_ours{false};
+Atomic<bool> news_stay{false};
 
-bool ask_whether_news_are_ours() noexcept {
-  const bool ours = throwing_news_are_ours(&own_new, &own_aligned_new) && !malloc_is_replaced();
-  if (ours) news_are_ours.store_relaxed(true);
-  return ours;
-}
-
-// A first call, and every one where the program has a form of its own, which `call` calls.
+// A first call, and every one where operators leave, or the program has a form of its own, which
+// `call` calls.
 SPANALLOC_COLD void* ask_and_allocate(std::size_t n, void* (*call)(std::size_t) noexcept) noexcept {
-  return ask_whether_news_are_ours() ? LibraryNew::allocate_nothrow(n) : call(n);
+  if (!throwing_news_are_ours(&own_new, &own_aligned_new)) return call(n);
+  if (operators_leave.read()) return new_by_malloc_nothrow(n);
+  news_stay.store_relaxed(true);
+  return LibraryNew::allocate_nothrow(n);
 }
 SPANALLOC_COLD void* ask_and_allocate(std::size_t n, std::align_val_t a,
                                       void* (*call)(std::size_t,
                                                     std::align_val_t) noexcept) noexcept {
-  return ask_whether_news_are_ours() ? LibraryNew::allocate_aligned_nothrow(n, a) : call(n, a);
+  if (!throwing_news_are_ours(&own_new, &own_aligned_new)) return call(n, a);
+  const auto alignment = static_cast<std::size_t>(a);
+  if (!operators_leave.read()) news_stay.store_relaxed(true);
+  if (!aligned_operators_leave()) return LibraryNew::allocate_aligned_nothrow(n, a);
+  return is_power_of_two(alignment) ? new_by_aligned_alloc_nothrow(n, alignment) : nullptr;
 }
 
 }  // namespace
 }  // namespace spanalloc
 
 SPANALLOC_OPERATOR void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed()))
+  if (SPANALLOC_LIKELY(spanalloc::news_stay.load_relaxed()))
     return spanalloc::LibraryNew::allocate_nothrow(n);
   return spanalloc::ask_and_allocate(n, spanalloc::call_new_nothrow);
 }
 SPANALLOC_OPERATOR void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
-  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed()))
+  if (SPANALLOC_LIKELY(spanalloc::news_stay.load_relaxed()))
     return spanalloc::LibraryNew::allocate_nothrow(n);
   return spanalloc::ask_and_allocate(n, spanalloc::call_array_new_nothrow);
 }
 SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a,
                                       const std::nothrow_t&) noexcept {
-  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed())) {
+  if (SPANALLOC_LIKELY(spanalloc::news_stay.load_relaxed())) {
     return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
   }
   return spanalloc::ask_and_allocate(n, a, spanalloc::call_new_nothrow);
 }
 SPANALLOC_OPERATOR void* operator new[](std::size_t n, std::align_val_t a,
                                         const std::nothrow_t&) noexcept {
-  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed())) {
+  if (SPANALLOC_LIKELY(spanalloc::news_stay.load_relaxed())) {
     return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
   }
   return spanalloc::ask_and_allocate(n, a, spanalloc::call_array_new_nothrow);

@@ -2,6 +2,10 @@
 // process calls by these names, whatever a compiler knows of ours.
 #include "api/operators_elsewhere.hpp"
 
+#include <stdlib.h>
+
+#include <cstdint>
+
 #include "api/new_handler.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
@@ -10,26 +14,42 @@ namespace spanalloc {
 
 namespace {
 
-template <class Allocate>
-void* until_handler_gives_up(Allocate&& allocate) {
-  for (;;) {
-    if (void* p = allocate(); p != nullptr) return p;
-    call_new_handler_or_throw();
-  }
+// Of 0 bytes another malloc may return nullptr.
+void* by_malloc(std::size_t n) {
+  return ::malloc(max_of(n, 1));
+}
+// C11 wants a multiple of the alignment.
+void* by_aligned_alloc(std::size_t n, std::size_t alignment) {
+  const std::size_t multiple = align_up(max_of(n, 1), alignment);
+  if (multiple < n) n = SIZE_MAX;  // nobody has as much, and a product of it is not asked for
+  return ::aligned_alloc(alignment, max_of(n, multiple));
 }
 
 }  // namespace
 
-// Of 0 bytes another malloc may return nullptr.
 SPANALLOC_COLD void* new_by_malloc(std::size_t n) {
-  return until_handler_gives_up([n] { return ::malloc(max_of(n, 1)); });
+  for (;;) {
+    if (void* p = by_malloc(n); p != nullptr) return p;
+    call_new_handler_or_throw();
+  }
+}
+SPANALLOC_COLD void* new_by_malloc_nothrow(std::size_t n) noexcept {
+  for (;;) {
+    if (void* p = by_malloc(n); p != nullptr || !call_new_handler_nothrow()) return p;
+  }
 }
 
-// C11 wants a multiple of the alignment.
 SPANALLOC_COLD void* new_by_aligned_alloc(std::size_t n, std::size_t alignment) {
-  const std::size_t multiple = align_up(max_of(n, 1), alignment);
-  if (multiple < n) n = SIZE_MAX;  // nobody has as much, and a product of it is not asked for
-  return until_handler_gives_up([=] { return ::aligned_alloc(alignment, max_of(n, multiple)); });
+  for (;;) {
+    if (void* p = by_aligned_alloc(n, alignment); p != nullptr) return p;
+    call_new_handler_or_throw();
+  }
+}
+SPANALLOC_COLD void* new_by_aligned_alloc_nothrow(std::size_t n, std::size_t alignment) noexcept {
+  for (;;) {
+    if (void* p = by_aligned_alloc(n, alignment); p != nullptr || !call_new_handler_nothrow())
+      return p;
+  }
 }
 
 SPANALLOC_COLD void delete_by_free(void* p) noexcept {

@@ -10,6 +10,7 @@
 #include "api/dlopen.hpp"
 #include "api/malloc_api.hpp"
 #include "api/operators_elsewhere.hpp"
+#include "engines/operators.hpp"
 
 namespace spanalloc {
 using LibraryMalloc = MallocApi<LibraryEngine>;
@@ -100,13 +101,19 @@ int __posix_memalign(void** out, size_t alignment, size_t n) noexcept;
 
 namespace spanalloc {
 namespace {
-// Ours, whoever's the process calls by that name.
+// Ours, whoever's the process calls by these names.
+[[gnu::alias("malloc") SPANALLOC_COPY(malloc)]] void* own_malloc(size_t n) noexcept;
+[[gnu::alias("free") SPANALLOC_COPY(free)]] void own_free(void* p) noexcept;
 [[gnu::alias("aligned_alloc") SPANALLOC_COPY(aligned_alloc)]] void* own_aligned_alloc(
     size_t alignment, size_t n) noexcept;
 }  // namespace
 
-bool aligned_alloc_is_replaced() noexcept {
-  return malloc_is_replaced() && opaque(&::aligned_alloc) != opaque(&own_aligned_alloc);
+// opaque(): else a compiler takes two names of a function that is defined beside this for one.
+bool ask_whether_operators_leave() noexcept {
+  return opaque(&::malloc) != opaque(&own_malloc) || opaque(&::free) != opaque(&own_free);
+}
+bool aligned_operators_leave() noexcept {
+  return operators_leave.read() && opaque(&::aligned_alloc) != opaque(&own_aligned_alloc);
 }
 }  // namespace spanalloc
 

@@ -1,5 +1,6 @@
 // Every form of operator new and delete, in a C++ program that has the library behind them
 // (linked, static or preloaded).
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <spanalloc/spanalloc.h>
 #include <spanalloc/memory_resource.hpp>
@@ -136,6 +137,22 @@ TEST_F(Operators, SetErrnoWhereMemoryIsOut) {
   EXPECT_EQ(errno_of([] { EXPECT_EQ(::operator new[](too_much, a, std::nothrow), nullptr); }),
             ENOMEM);
   EXPECT_EQ(errno_of([] { ::operator delete(::operator new(100)); }), 0);
+}
+
+// Behind a library that wraps malloc and free (wrapping_malloc.c) both are seen.
+TEST_F(Operators, GoThroughAWrapper) {
+  const auto* wrapped = static_cast<const long*>(dlsym(RTLD_DEFAULT, "wrapped_calls"));
+  const auto seen = [&] { return wrapped == nullptr ? 0 : *wrapped; };
+  const auto pair = [&](auto allocate, auto release) {
+    const long before = seen();
+    release(allocate());
+    return seen() - before;
+  };
+  const long both = wrapped == nullptr ? 0 : 2;
+  EXPECT_EQ(pair([] { return ::operator new(100); }, [](void* p) { ::operator delete(p); }), both);
+  EXPECT_EQ(pair([] { return ::operator new[](9000, std::nothrow); },
+                 [](void* p) { ::operator delete[](p); }),
+            both);
 }
 
 int handler_calls = 0;

@@ -22,7 +22,6 @@ bool in_pool(const void* p) {
   return static_cast<const char*>(p) >= pool && static_cast<const char*>(p) < pool + sizeof pool;
 }
 
-// The pool is used once: it is zero.
 void* take(std::size_t n, std::size_t alignment) {
   const std::size_t at = (used + alignment - 1) & ~(alignment - 1);
   if (n > limit || at + n > limit) {
@@ -41,7 +40,8 @@ void* malloc(std::size_t n) noexcept {
   return n == 0 ? nullptr : take(n, 16);  // as it may
 }
 void* calloc(std::size_t count, std::size_t size) noexcept {
-  return take(count * size, 16);
+  void* const p = take(count * size, 16);
+  return p == nullptr ? p : std::memset(p, 0, count * size);
 }
 void* realloc(void* p, std::size_t n) noexcept {
   void* const fresh = take(n, 16);

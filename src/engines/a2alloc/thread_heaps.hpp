@@ -225,7 +225,7 @@ class ThreadHeaps {
 
   static void set_my_heap(TheHeap* heap) {
     my_heap_ = heap;
-    my_heap_of_new_ = any_new_leaves() ? nullptr : heap;
+    my_heap_of_new_ = operators_leave.read() ? nullptr : heap;
   }
 
   // In the default allocator

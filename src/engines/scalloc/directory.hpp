@@ -109,7 +109,7 @@ struct DirectoryView {
 
   void set_limit(std::size_t slices) {
     limit = slices;
-    limit_of_delete = any_delete_leaves() ? 0 : slices;
+    limit_of_delete = operators_leave.read() ? 0 : slices;
   }
   template <class Caller>
   std::size_t limit_for() const {

@@ -23,24 +23,7 @@
 
 namespace spanalloc::scalloc {
 
-/// What links are stored under: chosen by the first start of a heap, before there is a block, and
-/// constant from then on. Alone in its cache line, which nobody writes.
-struct alignas(kCacheLine) LinkKey : SetOnce {
-  // Bit 1 is set, so that a cleared word is no link.
-  void choose(std::uint64_t random) {
-    set((random & ~std::uint64_t{1}) | 2);
-    // Under the complement each link has bits that no link has.
-    of_new.set(any_new_leaves() ? ~read() : read());
-  }
-  /// The key that operator new reads links under: where it leaves the engine it finds none.
-  SetOnce of_new;
-
-  template <class Caller>
-  SPANALLOC_INLINE std::uint64_t read_by() const {
-    if constexpr (OperatorNew<Caller>) return of_new.read();
-    return read();
-  }
-};
+/// Chosen by the first start of a heap.
 inline constinit LinkKey link_key{};
 
 /// Nobody reads `stored` but through link(). Nothing else is ever written into a free block.

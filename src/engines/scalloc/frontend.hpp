@@ -245,7 +245,7 @@ class Frontend : public ThreadState {
   bool give_address_space_back();
 
   // --- The thread (frontend_thread.hpp) ----------------------------------------------------------
-  std::uint32_t thread_number() {
+  SPANALLOC_INLINE std::uint32_t thread_number() {
     if (number == 0) number = heap_->next_number_.fetch_add_relaxed(1) + 1;
     return number;
   }
@@ -253,7 +253,7 @@ class Frontend : public ThreadState {
     return heap_->shared_lab(Config::kCoreLocal ? thread_number() % heap_->shared_labs() : 0);
   }
   // Without a LAB, or while its sets close, the thread adopts in a shared one's name.
-  Identity self() {
+  SPANALLOC_INLINE Identity self() {
     return {owner != kTerminated ? owner : shared_lab().owner_word(),
             heap_->backend_.shard_of(thread_number())};
   }

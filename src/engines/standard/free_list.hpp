@@ -42,26 +42,8 @@ SPANALLOC_INLINE constexpr bool leads_to_block(std::uint64_t link, std::size_t s
 /// The largest span of several blocks: the bound of links where the class is not known.
 inline constexpr std::size_t kMostSpan = 256 * kKiB;
 
-/// The key that links are stored under. The first start of a page layer chooses it, before there is
-/// a block; constant from then on. (A thread that has not seen the choice has no block, and
-/// no_block()'s word is no link under either key.) Alone in its cache line, which nobody else
-/// writes.
-struct alignas(kCacheLine) LinkKey : SetOnce {
-  // With bit 0 clear no_block()'s word is odd under every key. No key is 0.
-  void choose(std::uint64_t random) {
-    set((random & ~std::uint64_t{1}) | 2);
-    // Under the complement each link has bits that no link has, and so has no_block()'s word.
-    of_new.set(any_new_leaves() ? ~read() : read());
-  }
-  /// The key that operator new reads links under: where it leaves the engine it finds none.
-  SetOnce of_new;
-
-  template <class Caller>
-  SPANALLOC_INLINE std::uint64_t read_by() const {
-    if constexpr (OperatorNew<Caller>) return of_new.read();
-    return read();
-  }
-};
+/// Chosen by the first start of a page layer. (A thread that has not seen the choice has no block,
+/// and no_block()'s word, which is odd under every key, is no link under any.)
 inline constinit LinkKey link_key{};
 
 /// A bit that is set in the addresses where lists end, and in no block's address.

@@ -45,11 +45,11 @@ struct ThreadState {
   }
   void set_map(ThreadMap& its_map) {
     map = &its_map;
-    map_of_delete = any_delete_leaves() ? &kNoMap : map;
+    map_of_delete = operators_leave.read() ? &kNoMap : map;
   }
   void set_cache(CacheRecord<Config>* its_cache) {
     cache = its_cache;
-    cache_of_new = any_new_leaves() ? nullptr : cache;
+    cache_of_new = operators_leave.read() ? nullptr : cache;
   }
 
   template <class Caller>

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
@@ -72,14 +71,12 @@ class ThreadCaches {
 
   /// Until show() a thread of a library finds no cache here: each of its mallocs and
   /// frees leaves the short path.
-  static void hide(os::HiddenThread& room) {
-    new (room.room) Cache*(cache_of_operators_);
+  static void hide(os::HiddenThread&) {
     hidden_cache_ = my_cache_;
     my_cache_ = cache_of_operators_ = &none_;
   }
-  static void show(const os::HiddenThread& room) {
-    my_cache_ = hidden_cache_;
-    cache_of_operators_ = *reinterpret_cast<Cache* const*>(room.room);
+  static void show(const os::HiddenThread&) {
+    set_my_cache(hidden_cache_);
     hidden_cache_ = nullptr;
   }
 
@@ -223,7 +220,7 @@ class ThreadCaches {
 
   static void set_my_cache(Cache* cache) {
     my_cache_ = cache;
-    cache_of_operators_ = any_new_leaves() || any_delete_leaves() ? &none_ : cache;
+    cache_of_operators_ = operators_leave.read() ? &none_ : cache;
   }
 
   static inline constinit Cache none_{};
