@@ -95,7 +95,7 @@ class AddressRange {
   std::uintptr_t base() const { return base_.load_relaxed(); }
   /// Whether all of it is address space of ours. A limit may end that, under the owner's lock: who
   /// reads without it may see that late.
-  bool reserved() const { return reserved_.load_relaxed(); }
+  bool reserved() const { return reservation_.load_relaxed() != Reservation::kNone; }
   /// The most slices that the range can hold.
   std::size_t capacity() const { return capacity_; }
   /// Slices below this number are open, or skipped.
@@ -133,9 +133,25 @@ class AddressRange {
     return skip();
   }
 
-  /// Of a range that is reserved by choice, at a place of ours: if a limit stands, gives back what
+  /// Whether it is reserved by choice, at a place of ours. (Where the kernel has chosen the place it
+  /// would soon give what comes back to somebody else.)
+  bool heeds_limits() const { return is_far_ && reservation_.load_relaxed() == Reservation::kAll; }
+  /// If it heeds limits and a limit stands, gives back what
   /// is not open. True: it has, and the kernel may grant what it has refused before.
   SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
+
+  /// In a fork's child, when a thread that vanished may have been giving the reservation back:
+  /// finds out whether it has. (A page or two of ours may stay mapped.)
+  SPANALLOC_COLD void recover_in_child() {
+    if (reservation_.load_relaxed() != Reservation::kBeingGivenBack) return;
+    // Far from where the kernel places mappings nobody else is given this page at once.
+    const std::size_t page = os::page_size();
+    char* const one = static_cast<char*>(address(0)) + claimed_bytes_ - 2 * page;
+    const os::Placed placed = Calls::reserve_at(one, page);
+    if (placed == kTaken) return reservation_.store_relaxed(Reservation::kAll);
+    if (placed == kYes) Calls::release(one, page);
+    be_placed();
+  }
 
   /// Slices of the last step ahead of need that was refused; 0: none, or told before.
   std::size_t take_refused_step() {
@@ -201,7 +217,7 @@ class AddressRange {
       release_opened(left_of);
     }
     base_.store_relaxed(0);
-    reserved_.store_relaxed(false);
+    reservation_.store_relaxed(Reservation::kNone);
     guarded_ = false;
     claimed_bytes_ = capacity_ = 0;
     opened_.store_relaxed(0);
@@ -251,7 +267,7 @@ class AddressRange {
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
     capacity_ = bytes >> kSliceBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
-    reserved_.store_relaxed(reserved);
+    reservation_.store_relaxed(reserved ? Reservation::kAll : Reservation::kNone);
     guarded_ = reserved;
     claimed_bytes_ = bytes;
     opened_.store_relaxed(1);
@@ -273,6 +289,11 @@ class AddressRange {
   // addresses have the last.
   static constexpr Interval kWindows[] = {
       {5 * kTiB, 25 * kTiB}, {44 * kTiB, 60 * kTiB}, {32 * kGiB, 128 * kGiB}};
+  // What is reserved has 2^45 bytes: from the first window they lie between the kernel's mappings
+  // in the one direction and a program that is position independent. Below 20 TiB Java maps its
+  // heap at fixed addresses.
+  static constexpr Interval kWindowsToReserve[] = {
+      {44 * kTiB, 53 * kTiB}, {20 * kTiB, 25 * kTiB}, {32 * kGiB, 128 * kGiB}};
 
   SPANALLOC_COLD bool place(std::size_t alignment, unsigned bits) {
     const std::uintptr_t place = random_place<Calls>(kWindows, alignment);
@@ -283,8 +304,9 @@ class AddressRange {
     return false;
   }
   SPANALLOC_COLD bool reserve(std::size_t alignment, unsigned most) {
-    void* const place =
-        kClaim == Claim::kReserve ? pointer_to(random_place<Calls>(kWindows, alignment)) : nullptr;
+    void* const place = kClaim == Claim::kReserve
+                            ? pointer_to(random_place<Calls>(kWindowsToReserve, alignment))
+                            : nullptr;
     for (unsigned bits = most; bits >= kMinBits; --bits) {
       const std::size_t bytes = std::size_t{1} << bits;
       is_far_ = place != nullptr && Calls::reserve_at(place, bytes) == kYes;
@@ -319,8 +341,6 @@ class AddressRange {
 
   // --- Limits that are set after the start ---
 
-  // (Where the kernel has chosen the place it would soon give what comes back to somebody else.)
-  bool heeds_limits() const { return is_far_ && reserved(); }
   // A limit on addresses refuses a page; one on data, when it is near, some times what is open. (In
   // locked memory the question would take what it asks for.)
   bool heed_limit(os::NewPage fresh) {
@@ -337,23 +357,26 @@ class AddressRange {
     char* const behind = static_cast<char*>(address(opened())) + page;  // the guard stays
     char* const last = start + claimed_bytes_ - page;
     if (behind >= last) return false;
-    // First, for a fork's child of another thread's: it must not open what somebody else may have
-    // mapped by then. (If it still has the reservation, that is in its own way.)
-    reserved_.store_release(false);
+    // First, for a fork's child: it must not open what somebody else may have mapped by then.
+    reservation_.store_relaxed(Reservation::kBeingGivenBack);
     // All but the last page: this cuts a mapping in two. Where the kernel refuses every mapping
     // because there are too many, it refuses this, too; and the reservation is not the reason.
     if (!Calls::release(behind, static_cast<std::size_t>(last - behind))) {
-      reserved_.store_relaxed(true);
+      reservation_.store_relaxed(Reservation::kAll);
       return false;
     }
     Calls::release(last, page);
     Calls::release(start, static_cast<std::size_t>(guard_before(1) - start));
+    be_placed();
+    return true;
+  }
+  void be_placed() {
+    reservation_.store_relaxed(Reservation::kNone);
     // What is opened from here on has no advice: a filter may not know the call.
     has_preferred_.store_relaxed(false);
     has_forbidden_.store_relaxed(false);
     limited_ = true;
     step_ = 1;
-    return true;
   }
 
   char* guard_before(std::size_t slice) const {
@@ -445,10 +468,12 @@ class AddressRange {
 
   // Equation: 1 <= opened_ <= capacity_ after start().
   Atomic<std::uintptr_t> base_{0};  // constant after start()
-  Atomic<bool> reserved_{false};    // from start() on, until a limit is heeded
-  bool is_far_ = false;             // constant after start(): reserved where we have chosen
-  std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
-  std::size_t capacity_ = 0;        // constant after start()
+  // Of what is not open. It changes under the owner's lock.
+  enum class Reservation : std::uint8_t { kNone, kAll, kBeingGivenBack };
+  Atomic<Reservation> reservation_{Reservation::kNone};
+  bool is_far_ = false;            // constant after start(): reserved where we have chosen
+  std::size_t claimed_bytes_ = 0;  // constant after start(); capacity_ in bytes, or a bit more
+  std::size_t capacity_ = 0;       // constant after start()
   // Of what is asked for (kSystem: nothing is); constant after start()
   HugePageUse huge_page_use_ = HugePageUse::kSystem;
   // Whether any of the range has ever got such advice. Relaxed: a thread that misses

@@ -78,8 +78,8 @@ class BumpArena {
   /// The most slices that the range can hold; constant after start().
   std::size_t capacity() const { return range_.capacity(); }
 
-  /// Whether the range is address space that is reserved; it is not any more once a limit has been
-  /// heeded (address_range.hpp). A hint: who learns late of it leaves more open.
+  /// Whether the range is address space that is reserved: until a limit is heeded
+  /// (address_range.hpp). A hint: a thread that learns late of it leaves more open.
   bool is_reserved() const { return range_.reserved(); }
   /// Gives the reservation back if a limit stands. True: it has.
   SPANALLOC_COLD bool heed_limit() {
@@ -87,12 +87,15 @@ class BumpArena {
     if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
     return range_.started() && range_.heed_limit();
   }
-  /// What f() answers; and if that is no, what it answers without the reservation, which a limit on
-  /// address space counts. For what the kernel is asked for beside the arena.
+  /// What f() answers; and if that is no, what it answers once more, without the reservation if a
+  /// limit stands. For what the kernel is asked for beside the arena.
   template <class F>
   auto ask_within_limits(F f) {
+    const bool may_stand = range_.heeds_limits();
     const auto answer = f();
-    return answer || !heed_limit() ? answer : f();
+    if (answer || !may_stand) return answer;
+    heed_limit();
+    return f();  // also if another thread has, or was just asking the kernel for much
   }
 
   ArenaStatistics statistics() {
@@ -126,6 +129,7 @@ class BumpArena {
       lost_ += std::size_t{kept_count_[order]} << order;
       kept_count_[order] = 0;
     }
+    range_.recover_in_child();
     if (range_.started() && !range_.reserved() && next_ < range_.opened()) {
       lost_ += range_.opened() - next_;
       next_ = range_.opened();

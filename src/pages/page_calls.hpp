@@ -49,7 +49,8 @@ os::Placed could_be_placed(std::uintptr_t address) {
   const std::size_t page = os::page_size();
   void* const start = pointer_to(address - page);
   const os::Placed placed = Calls::reserve_at(start, 2 * page);
-  if (placed == os::Placed::kYes) Calls::release(start, 2 * page);
+  // If the kernel does not take it back it stands in the way itself.
+  if (placed == os::Placed::kYes && !Calls::release(start, 2 * page)) return os::Placed::kTaken;
   return placed;
 }
 

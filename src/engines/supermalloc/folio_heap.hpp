@@ -219,7 +219,7 @@ class FolioHeap {
 
   class [[nodiscard]] Guard {
    public:
-    Guard(FolioHeap& heap, BinNumber b) : guard_(prefetched(heap, b).lock) {
+    SPANALLOC_INLINE Guard(FolioHeap& heap, BinNumber b) : guard_(prefetched(heap, b).lock) {
       if (SPANALLOC_UNLIKELY(guard_.owner_died() || heap.bins_[b].is_to_be_rebuilt))
         heap.rebuild(b);
     }

@@ -149,7 +149,8 @@ TEST(Os, WhatAnArenaReleasesIsNoPlaceForAMapping) {
     constexpr std::size_t kAlignment = 16 * kMiB;
     void* const place = pointer_to(20 * kTiB);
     // Below the place that the kernel chooses something shall be in the way.
-    void* const chosen = os::map(kMiB, 4096);
+    void* chosen = os::map(kMiB, 4096);
+    while (address_of(chosen) % kAlignment == 0) chosen = os::map(kMiB, 4096);
     os::reserve_at(pointer_to(align_down(address_of(chosen), kAlignment)), 4096);
     os::unmap(chosen, kMiB);
     ASSERT_TRUE(test::leave_address_space(2 * kMiB));
