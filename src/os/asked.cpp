@@ -1,6 +1,7 @@
 // What the kernel is asked once, before main begins: a filter of system calls may stand from then
 // on, and end a process that asks anything but what libc's own malloc does.
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>
@@ -41,6 +42,7 @@ struct Answers {
   Atomic<std::size_t> memory_limit{0};
   Atomic<unsigned> cpus{0};
   Atomic<unsigned> cpu_numbers{0};
+  Atomic<unsigned> charges_all{1};
   Atomic<unsigned> known{0};
 };
 constinit Answers answers;
@@ -51,15 +53,32 @@ std::size_t limit_of(int resource) {
   return error != 0 || limit.rlim_cur == RLIM64_INFINITY ? SIZE_MAX : limit.rlim_cur;
 }
 
+// A program that a loader has brought up has opened files just before, by the same system calls,
+// and so has one that loads this library later: a filter that let them pass lets these pass. A
+// static program has no loader, and may have been started under a filter that ends it for opening
+// anything.
+bool may_open_files() {
+  return auxiliary(Auxiliary::kLoader) != 0;
+}
+
+// Whether every writable page is charged. What is not known is so.
+bool charges_all() {
+  if (!may_open_files()) return true;
+  const long file = system_call(SYS_openat, AT_FDCWD, argument("/proc/sys/vm/overcommit_memory"),
+                                O_RDONLY | O_CLOEXEC);
+  if (file < 0) return true;
+  char mode = '\0';
+  system_call(SYS_read, file, argument(&mode), sizeof mode);
+  system_call(SYS_close, file, 0, 0);
+  return mode != '0' && mode != '1';
+}
+
 // As many CPUs as the process may run on, or as its control groups' quotas pay for, if that is
 // fewer: threads that are more run in turns.
 //
-// To read that opens files. A program that a loader has brought up has opened files just before, by
-// the same system calls, and so has one that loads this library later: a filter that let them pass
-// lets these pass. A static program has no loader, and may have been started under a filter that
-// ends it for opening anything: it is not asked for.
+// To read that opens files (may_open_files()).
 unsigned within_quota(unsigned cpus) {
-  if (cpus <= 1 || auxiliary(Auxiliary::kLoader) == 0 || option("CPUS") != nullptr) return cpus;
+  if (cpus <= 1 || !may_open_files() || option("CPUS") != nullptr) return cpus;
   const unsigned quota = cpu_quota();
   return quota == 0 ? cpus : static_cast<unsigned>(min_of(cpus, quota));
 }
@@ -93,6 +112,8 @@ struct Marks {
   Atomic<std::uint32_t> is_known;
   // 1: this process draws other numbers than its parent and its siblings
   Atomic<std::uint32_t> is_salted;
+  // 1 in the process that has mapped the page, 0 in all its children
+  Atomic<std::uint32_t> is_first;
 };
 // nullptr: the kernel is older than Linux 4.14, or there is an emulator in its place.
 constinit Atomic<Marks*> marks{nullptr};
@@ -114,6 +135,7 @@ void map_marks() {
   auto* written = static_cast<Marks*>(page);
   written->is_known.store_relaxed(1);
   written->is_salted.store_relaxed(1);
+  written->is_first.store_relaxed(1);
   Marks* none = nullptr;
   if (error != 0 || !marks.compare_exchange_strong_acq_rel(none, written)) {
     release(page, page_size());
@@ -271,6 +293,7 @@ void ask() {
   answers.address_space_limit.store_relaxed(address_space);
   answers.memory_limit.store_relaxed(min_of(address_space, limit_of(RLIMIT_DATA)));
   ask_for_cpus();
+  answers.charges_all.store_relaxed(charges_all() ? 1 : 0);
   answers.known.store_release(1);
 }
 
@@ -296,6 +319,12 @@ void forget_memory_limit() {
 
 unsigned cpu_count() {
   return asked().cpus.load_relaxed();
+}
+
+bool may_renew() {
+  const Marks* const here = marks.load_acquire();
+  return here != nullptr && here->is_first.load_relaxed() != 0 &&
+         asked().charges_all.load_relaxed() == 0;
 }
 
 unsigned cpu_numbers() {

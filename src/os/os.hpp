@@ -46,9 +46,14 @@ bool unmap(void* address, std::size_t bytes);
 /// memory is out): nothing has changed.
 void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes);
 
-/// Returns the physical pages of an open range; true only if the range now reads as zero. False
-/// (for instance under mlockall) leaves the old bytes in place.
+/// Returns the physical pages of an open range; true only if the range now reads as zero. After
+/// false (for instance under mlockall) the old bytes may stay, all or some.
 bool purge(void* address, std::size_t bytes);
+/// The same for an open range that nobody uses. If may_renew() it is mapped anew, too, where that
+/// is granted: then nothing is left of what the program has set on its pages by madvise, mbind,
+/// mlock, mprotect, pkey_mprotect or userfaultfd. Not while memory_is_locked(): a new mapping would
+/// be resident at once.
+bool renew(void* address, std::size_t bytes);
 /// Whether the kernel would grant a mapping of this size now.
 bool would_grant(std::size_t bytes);
 /// Advice on transparent huge pages. Refusal is of no consequence and is not told.
@@ -111,6 +116,12 @@ std::uint64_t random_bits();
 /// without address randomisation (ADDR_NO_RANDOMIZE: debuggers, setarch -R) and no seed is set,
 /// the next one of a fixed sequence.
 std::uint64_t random_place_bits();
+
+/// Whether a mapping may take the place of one of ours. Not in a fork's child: what its parent has
+/// excepted from forks (MADV_DONTFORK) may be somebody else's there. Nor where every writable page
+/// is charged (vm.overcommit_memory=2): before Linux 6.12 the kernel unmaps, and then may refuse.
+/// False where one of the two is not known: before Linux 4.14, without /proc, in a static program.
+bool may_renew();
 
 // --- What is no system call ----------------------------------------------------------------------
 

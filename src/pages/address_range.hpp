@@ -136,8 +136,8 @@ class AddressRange {
   /// Whether it is reserved by choice, at a place of ours. (Where the kernel has chosen the place it
   /// would soon give what comes back to somebody else.)
   bool heeds_limits() const { return is_far_ && reservation_.load_relaxed() == Reservation::kAll; }
-  /// If it heeds limits and a limit stands, gives back what
-  /// is not open. True: it has, and the kernel may grant what it has refused before.
+  /// If it heeds limits, and one stands, gives back what is not open. True: it has, and the kernel
+  /// may grant what it has refused before.
   SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
 
   /// In a fork's child, when a thread that vanished may have been giving the reservation back:
@@ -228,6 +228,19 @@ class AddressRange {
   }
   void destroy() {
     destroy([](std::size_t) { return kSlice; });
+  }
+
+  /// Before a round of purge_unused(): whether the process is locked as a whole is asked anew.
+  void begin_purging() { locked_.store_relaxed(kNotAsked); }
+  /// Purges open memory that nobody uses; any thread. True: it reads as zero. What is large enough
+  /// loses whatever the program has set on its pages, too: the next owner must not get that.
+  /// Smaller pieces keep it, and a process that is locked as a whole keeps its locks.
+  SPANALLOC_COLD bool purge_unused(void* address, std::size_t bytes) {
+    if (bytes < PagesConfig::kLeastRenewed || is_locked_in_round())
+      return Calls::purge(address, bytes);
+    if (!Calls::renew(address, bytes)) return false;
+    advise(address, bytes);
+    return true;
   }
 
   HugePageUse huge_page_use() const { return huge_page_use_; }
@@ -379,6 +392,16 @@ class AddressRange {
     step_ = 1;
   }
 
+  // (Rounds of other threads only make it ask more often.)
+  bool is_locked_in_round() {
+    Asked answer = locked_.load_relaxed();
+    if (answer == kNotAsked) {
+      answer = is_locked() ? kLocked : kNotLocked;
+      locked_.store_relaxed(answer);
+    }
+    return answer == kLocked;
+  }
+
   char* guard_before(std::size_t slice) const {
     return static_cast<char*>(address(slice)) - os::page_size();
   }
@@ -481,6 +504,8 @@ class AddressRange {
   Atomic<bool> has_preferred_{false};
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};
+  enum Asked : std::uint8_t { kNotAsked, kNotLocked, kLocked };
+  Atomic<Asked> locked_{kNotAsked};  // relaxed: it is only asked more often
   std::size_t step_ = 1;
   std::size_t refused_step_ = 0;
   bool limited_ = false;

@@ -97,6 +97,11 @@ class BumpArena {
     heed_limit();
     return f();  // also if another thread has, or was just asking the kernel for much
   }
+  /// See AddressRange. They take no lock.
+  void begin_purging() { range_.begin_purging(); }
+  bool purge_unused(void* address, std::size_t bytes) {
+    return range_.purge_unused(address, bytes);
+  }
 
   ArenaStatistics statistics() {
     LockGuard guard(lock_);

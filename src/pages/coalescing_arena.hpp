@@ -238,20 +238,29 @@ class CoalescingArena {
 
   /// Purges a taken range: its bytes are zero then. False: refused; nothing has changed.
   SPANALLOC_COLD bool purge_taken(std::uint32_t first, std::size_t count) {
+    return slices_.purge_part({first, count}, slices_.range.address(first), count * kSlice);
+  }
+  /// Purges a taken range that nobody uses any more, whose owner is about to give it.
+  SPANALLOC_COLD bool purge_unused(std::uint32_t first, std::size_t count) {
+    slices_.range.begin_purging();
     return slices_.purge({first, count});
   }
   /// Purges pages of the range of `count` slices at `first`, which the caller has.
   /// True: they are zero now.
   bool purge_part(std::uint32_t first, std::size_t count, void* address, std::size_t bytes) {
-    return slices_.purge({first, count}, address, bytes);
+    return slices_.purge_part({first, count}, address, bytes);
   }
   /// Purges dirty free slices, at most `at_most`; with `only_aged` only those that have been free
   /// since before the last age(). Returns how many slices it has purged.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
+    slices_.range.begin_purging();
     return slices_.manager.purge(only_aged, at_most);
   }
   /// Purges the largest free ranges first, whatever their age. Returns slices.
-  std::size_t purge_largest(std::size_t at_most) { return slices_.manager.purge_largest(at_most); }
+  std::size_t purge_largest(std::size_t at_most) {
+    slices_.range.begin_purging();
+    return slices_.manager.purge_largest(at_most);
+  }
   /// Begins a decay epoch. Returns how many slices are free and dirty.
   std::size_t age() {
     const std::size_t dirty = slices_.manager.age();

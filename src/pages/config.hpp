@@ -73,6 +73,11 @@ struct PagesConfig {
   static constexpr unsigned kMostUnmapped = 8;
   static constexpr unsigned kMostGrown = 8;
 
+  // --- Purging (address_range.hpp) ---
+
+  /// Free memory from this size on is mapped anew when it is purged.
+  static constexpr std::size_t kLeastRenewed = kMiB;
+
   // --- Huge pages (huge_page_advice.hpp) ---
 
   /// On x86-64, and on 64-bit Arm with pages of 4 KiB.

@@ -20,6 +20,7 @@ struct PageCalls {
   static constexpr auto& reserve_at = os::reserve_at;
   static constexpr auto& release = os::release;
   static constexpr auto& purge = os::purge;
+  static constexpr auto& renew = os::renew;
   static constexpr auto& remap = os::remap;
   static constexpr auto& prefer_huge_pages = os::prefer_huge_pages;
   static constexpr auto& forbid_huge_pages = os::forbid_huge_pages;

@@ -1,11 +1,13 @@
 #!/bin/sh
 # vm.overcommit_memory=2: every writable byte is charged, reservations are not. Runs a workload and simple
 # programs in that mode. The setting is the whole machine's: it is restored whatever happens.
-#   overcommit.sh WORKLOAD_PROGRAM
+#   overcommit.sh WORKLOAD_PROGRAM [ATTRIBUTES_PROGRAM]
+# ATTRIBUTES_PROGRAM (attributes.cpp) must find that free memory is not mapped anew in that mode.
 # SPANALLOC_LIBRARY names the library; it is preloaded here, into the programs under test only.
 set -u
 setting=/proc/sys/vm/overcommit_memory
 workload=$1
+attributes=${2-}
 
 skip() { echo "SKIPPED: $*"; exit 77; }
 [ -w "$setting" ] || skip "cannot write $setting"
@@ -42,4 +44,11 @@ check /bin/true
 check ls /
 check sh -c 'seq 1 100000 | sort -R | wc -l'
 check "$workload" mixed 8 16 10000
+if [ -n "$attributes" ]; then
+  found=$(LD_PRELOAD=$SPANALLOC_LIBRARY "$attributes" not_dumped 2>&1 9>&-)
+  case $found in
+    *"mappings still have it"*) echo "ok: nothing is mapped anew" ;;
+    *) echo "FAILED: memory was mapped anew: $found"; failed=1 ;;
+  esac
+fi
 exit $failed

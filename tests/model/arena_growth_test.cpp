@@ -96,6 +96,7 @@ struct ModelCalls {
   }
   static bool close(void*, std::size_t) { return false; }
   static bool purge(void*, std::size_t) { return false; }
+  static bool renew(void*, std::size_t) { return false; }
   static void* remap(void*, std::size_t, std::size_t) { return nullptr; }
   static void prefer_huge_pages(void*, std::size_t) {}
   static void forbid_huge_pages(void*, std::size_t) {}

@@ -271,6 +271,9 @@ bool purge(void* address, std::size_t bytes) {
   if (model::purges) model::clear_touched(static_cast<const char*>(address), bytes);
   return model::purges;
 }
+bool renew(void* address, std::size_t bytes) {
+  return purge(address, bytes);
+}
 std::size_t resident_pages(void*, std::size_t) {
   return 0;
 }

@@ -1,5 +1,6 @@
 #include "os_calls.hpp"
 
+#include <errno.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@ constinit std::atomic<std::size_t> mapped{0};
 constinit std::atomic<std::size_t> yield_calls{0};
 constinit std::atomic<std::uint64_t> clock_ms{1'000'000'000};  // 0: the machine's
 constinit std::atomic<bool> hints_want_more_room{false};
+constinit std::atomic<int> mapped_over{0};  // NothingIsMappedOver::Way; 0: it is
+constinit std::atomic<std::size_t> refused_over{0};
 constexpr std::size_t kHugePage = 2 * kMiB;
 
 std::size_t whole_pages(std::size_t bytes) {
@@ -49,6 +52,17 @@ HintsWantMoreRoom::~HintsWantMoreRoom() {
   hints_want_more_room.store(false);
 }
 
+NothingIsMappedOver::NothingIsMappedOver(Way way) {
+  refused_over.store(0);
+  mapped_over.store(way);
+}
+NothingIsMappedOver::~NothingIsMappedOver() {
+  mapped_over.store(0);
+}
+std::size_t NothingIsMappedOver::refused() {
+  return refused_over.load(std::memory_order_relaxed);
+}
+
 std::size_t mapped_by_calls() {
   return mapped.load(std::memory_order_relaxed);
 }
@@ -69,6 +83,8 @@ void let_clock_go() {
 namespace test = spanalloc::test;
 
 extern "C" {
+
+int __wrap_munmap(void* address, std::size_t bytes) noexcept;
 
 // os::now_ms(), os::yield() and os::sleep_while(), as the compiler calls them.
 std::uint64_t __wrap__ZN9spanalloc2os6now_msEv() {
@@ -92,9 +108,16 @@ void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, i
       !test::is_free(address, bytes + test::kHugePage)) {
     address = nullptr;
   }
-  void* const got = __real_mmap(address, bytes, protection, flags, fd, offset);
   // Over what is there already nothing is added.
   const bool replaces = (flags & MAP_FIXED) != 0;
+  const int way = test::mapped_over.load(std::memory_order_relaxed);
+  if (replaces && way != 0) {
+    if (way == test::NothingIsMappedOver::kUnmaps) __wrap_munmap(address, bytes);
+    test::refused_over.fetch_add(1, std::memory_order_relaxed);
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  void* const got = __real_mmap(address, bytes, protection, flags, fd, offset);
   if (got != MAP_FAILED && !replaces) {
     test::mapped.fetch_add(test::whole_pages(bytes), std::memory_order_relaxed);
   }

@@ -29,6 +29,19 @@ class HintsWantMoreRoom {
   HintsWantMoreRoom& operator=(const HintsWantMoreRoom&) = delete;
 };
 
+/// While it lives no mmap takes the place of what is mapped: memory is out by then. kKeeps: what
+/// was there stays; kUnmaps: it is gone, as where the kernel's own memory is out.
+class NothingIsMappedOver {
+ public:
+  enum Way { kKeeps = 1, kUnmaps };
+  explicit NothingIsMappedOver(Way way);
+  ~NothingIsMappedOver();
+  NothingIsMappedOver(const NothingIsMappedOver&) = delete;
+  NothingIsMappedOver& operator=(const NothingIsMappedOver&) = delete;
+  /// How often that was tried.
+  static std::size_t refused();
+};
+
 /// The clock, which decay goes by, stands still: what a test sees does not depend on how long it
 /// takes. Here it is moved;
 void advance_clock(std::uint64_t ms);

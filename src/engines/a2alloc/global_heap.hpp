@@ -140,6 +140,7 @@ class GlobalHeap {
   /// Gives the pages of free pieces back to the kernel; true if there were any.
   bool purge() {
     Guard guard(*this);
+    arena_.begin_purging();
     bool any = false;
     for (Piece* run = free_.first(); run != nullptr; run = run->next) {
       if (run->dirty == 0 || !purge_pieces(run, run->count)) continue;
@@ -373,10 +374,10 @@ class GlobalHeap {
     return dirty;
   }
   // From the first dirty piece of a run to the last one; there are some. False: the kernel refuses.
-  static bool purge_pieces(const Piece* run, std::size_t count) {
+  bool purge_pieces(const Piece* run, std::size_t count) {
     while (run->zero) ++run, --count;
     while (run[count - 1].zero) --count;
-    return os::purge(pointer_to(run->start), count * kPiece);
+    return arena_.purge_unused(pointer_to(run->start), count * kPiece);
   }
 
   void note_lowest() { lowest_dirty_ = min_of(lowest_dirty_, counts_.dirty); }
@@ -400,6 +401,7 @@ class GlobalHeap {
   };
 
   SPANALLOC_COLD void give_back(std::size_t wanted, bool for_bound) {
+    arena_.begin_purging();
     while (wanted != 0) {
       const OutOfReach part = take_out(wanted, for_bound);
       if (part.first == nullptr) return;

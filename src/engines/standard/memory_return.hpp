@@ -215,7 +215,8 @@ class MemoryReturn {
   }
   /// Of a span that is about to be given to the arena. True: it is purged.
   bool purge_if_sparse(SpanRef span, SliceCount slices) {
-    return looks_sparse(span, slices) && purge_whole(span, slices);
+    return looks_sparse(span, slices) &&
+           pages_.arena.purge_unused(index_of(span.number), slices.count);
   }
 
   // --- When a large block is handed out ----------------------------------------------------------
@@ -230,7 +231,7 @@ class MemoryReturn {
     if (is_never_looked_at(slices)) return false;
     return (!habits_.wants_look_to_clear(slices.count) ||
             habits_.clears_by_purging(slices.count, used_of(span, slices))) &&
-           purge_whole(span, slices);
+           pages_.arena.purge_taken(index_of(span.number), slices.count);
   }
   /// The memory around the `bytes` of a span's one block: if that is more than a quarter of them,
   /// it is counted as idle, or purged if much is counted already. The caller has the span.
@@ -515,9 +516,6 @@ class MemoryReturn {
   }
   std::size_t used_of(SpanRef span, SliceCount slices) {
     return pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
-  }
-  bool purge_whole(SpanRef span, SliceCount slices) {
-    return pages_.arena.purge_taken(index_of(span.number), slices.count);
   }
 
   static constexpr std::uint32_t kBackground = 1;

@@ -75,14 +75,16 @@ class ArenaSlices {
     SpinLock::look_for_fork();
     return generation_ == SpinLock::generation();
   }
-  /// For the owner of a range in use, too.
-  bool purge(Block run) { return purge(run, range.address(run.first), run.size * kSlice); }
-  bool purge(Block of, void* address, std::size_t bytes) {
+  /// Of units that nobody uses; for the owner of a range that it is about to give, too.
+  bool purge(Block run) {
+    stop_advice(run);
+    const std::size_t bytes = run.size * kSlice;
+    return note_purged(bytes, range.purge_unused(range.address(run.first), bytes));
+  }
+  /// Of pages in a range that somebody has.
+  bool purge_part(Block of, void* address, std::size_t bytes) {
     stop_advice(of);
-    if (!Calls::purge(address, bytes)) return false;
-    purges.fetch_add_relaxed(1);
-    purged_bytes.fetch_add_relaxed(bytes);
-    return true;
+    return note_purged(bytes, Calls::purge(address, bytes));
   }
 
   void now_held(std::size_t slices) { in_use_or_dirty_.fetch_add_relaxed(slices); }
@@ -199,6 +201,13 @@ class ArenaSlices {
 
  private:
   friend struct CoalescingArenaTestAccess;
+
+  bool note_purged(std::size_t bytes, bool purged) {
+    if (!purged) return false;
+    purges.fetch_add_relaxed(1);
+    purged_bytes.fetch_add_relaxed(bytes);
+    return true;
+  }
 
   Atomic<std::size_t> in_use_or_dirty_{0};
   Atomic<std::size_t> lost_{0};

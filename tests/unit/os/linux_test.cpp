@@ -37,6 +37,114 @@ TEST(Os, MapsAlignedAndPurgesToZero) {
   EXPECT_EQ(errno, 77) << "no call changes errno";
 }
 
+// --- Mapping anew --------------------------------------------------------------------------------
+
+// Open memory like an arena's; the part in the middle is renewed.
+class OsRenew : public testing::Test {
+ protected:
+  OsRenew() : all_(static_cast<char*>(os::reserve(3 * kPart, kPart))) {
+    os::start();
+    EXPECT_TRUE(all_ != nullptr && os::open(all_, 3 * kPart));
+    middle_ = all_ + kPart;
+    std::memset(all_, 1, 3 * kPart);
+  }
+  ~OsRenew() override {
+    if (all_ != nullptr) os::release(all_, 3 * kPart);
+  }
+  void expect_renewed() const {
+    EXPECT_EQ(mappings(), 1u) << "it is one with its neighbours";
+    for (std::size_t at = 0; at < 3 * kPart; at += 512)
+      ASSERT_EQ(all_[at], at / kPart == 1 ? 0 : 1) << at;
+    middle_[0] = middle_[kPart - 1] = 2;
+  }
+  // Of those in which a part of it lies.
+  std::size_t mappings() const {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      std::size_t from = 0;
+      std::size_t to = 0;
+      if (std::sscanf(line.c_str(), "%zx-%zx", &from, &to) == 2)
+        count += from < address_of(all_) + 3 * kPart && to > address_of(all_);
+    }
+    return count;
+  }
+
+  static constexpr std::size_t kPart = 128 * kKiB;
+  char* all_;
+  char* middle_ = nullptr;
+};
+
+TEST_F(OsRenew, NothingIsLeftOfWhatWasAdvised) {
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  for (const int advice : {MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTDUMP, MADV_RANDOM}) {
+    std::memset(middle_, 1, kPart);
+    ASSERT_EQ(madvise(middle_, kPart, advice), 0) << advice;
+    ASSERT_EQ(mappings(), 3u) << advice;
+    errno = 77;
+    EXPECT_TRUE(os::renew(middle_, kPart));
+    EXPECT_EQ(errno, 77);
+    expect_renewed();
+  }
+}
+
+TEST_F(OsRenew, WhatIsLockedGoesBack) {
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  if (mlock(middle_ + kPart / 2, os::page_size()) != 0) GTEST_SKIP() << "nothing may be locked";
+  EXPECT_FALSE(os::purge(middle_, kPart));
+  EXPECT_TRUE(os::renew(middle_, kPart));
+  expect_renewed();
+}
+
+TEST_F(OsRenew, WhereAPageIsMissingNothingIsMapped) {
+  char* const hole = middle_ + kPart / 2;
+  ASSERT_TRUE(os::release(hole, os::page_size()));
+  EXPECT_FALSE(os::renew(middle_, kPart));
+  EXPECT_EQ(os::reserve_at(hole, os::page_size()), os::Placed::kYes) << "it is missing still";
+}
+
+// What its parent has excepted from forks may be somebody else's there.
+TEST_F(OsRenew, AForksChildOnlyPurges) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer has its own mmap";
+  ASSERT_EQ(madvise(middle_, kPart, MADV_DONTFORK), 0);
+  const int file = memfd_create("somebody else's", 0);
+  ASSERT_EQ(ftruncate(file, kPart), 0);
+  EXPECT_EQ(test::run_in_child([&] {
+              char* const other = static_cast<char*>(
+                  mmap(middle_, kPart, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0));
+              if (other != middle_) return 1;
+              std::memset(other, 3, kPart);
+              (void)os::renew(middle_, kPart);
+              if (other[0] != 3 || other[kPart - 1] != 3) return 2;
+              if (!os::renew(all_, kPart) || all_[0] != 0) return 3;
+              return os::may_renew() ? 4 : 0;
+            }),
+            0);
+  close(file);
+}
+
+TEST_F(OsRenew, WhatIsRefusedIsPurged) {
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  ASSERT_EQ(madvise(middle_, kPart, MADV_DONTDUMP), 0);
+  const test::NothingIsMappedOver refused(test::NothingIsMappedOver::kKeeps);
+  EXPECT_TRUE(os::renew(middle_, kPart));
+  EXPECT_EQ(refused.refused(), 1u);
+  EXPECT_EQ(middle_[0], 0);
+  EXPECT_EQ(mappings(), 3u);
+  if (mlock(middle_, os::page_size()) != 0) return;
+  middle_[0] = 1;
+  EXPECT_FALSE(os::renew(middle_, kPart));
+  EXPECT_EQ(middle_[0], 1);
+}
+
+TEST_F(OsRenew, WhatARefusalHasUnmappedIsMappedOnceMore) {
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  const test::NothingIsMappedOver refused(test::NothingIsMappedOver::kUnmaps);
+  EXPECT_TRUE(os::renew(middle_, kPart));
+  EXPECT_EQ(refused.refused(), 1u);
+  expect_renewed();
+}
+
 // Purging is what helps when memory is out: it may not need any itself.
 TEST(Os, PurgesWithoutAddressSpaceLeft) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";

@@ -1,4 +1,5 @@
 // The arena over the coalescing manager: what it opens and decommits, knows to be zero, and purges.
+#include <errno.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -707,6 +708,58 @@ TEST_F(CoalescingArenaTest, APurgeStopsAtItsBound) {
   EXPECT_EQ(arena->purge(false, 0), 0u);
   EXPECT_EQ(arena->purge(false), 33u);
   EXPECT_EQ(arena->purge(false), 0u);
+}
+
+// 16 slices are 1 MiB.
+TEST_F(CoalescingArenaTest, FreeRangesOfAMegabyteAreMappedAnew) {
+  start();
+  const std::uint32_t small = tenant->take_growing(15).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  const std::uint32_t large = tenant->take_growing(70).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  tenant->give(small);
+  EXPECT_EQ(arena->purge(false), 15u);
+  EXPECT_EQ(Calls::renewals, 0u);
+  tenant->give(large);
+  EXPECT_EQ(arena->purge(false, 10), 10u);
+  EXPECT_EQ(Calls::renewals, 0u);
+  EXPECT_EQ(arena->purge(false, 16), 16u);
+  EXPECT_EQ(Calls::renewals, 1u);
+  EXPECT_EQ(arena->purge(false), 44u);
+  EXPECT_EQ(Calls::renewals, 2u);
+  expect_books(*arena, *tenant);
+  // By its owner, who is about to give it.
+  const std::uint32_t again = tenant->take(70).first;
+  ASSERT_EQ(again, large);
+  EXPECT_TRUE(arena->purge_taken(large, 70));
+  EXPECT_EQ(Calls::renewals, 2u) << "it is in use";
+  EXPECT_TRUE(arena->purge_unused(large, 70));
+  EXPECT_EQ(Calls::renewals, 3u);
+  tenant->forget(large);
+  arena->give(large, true);
+  expect_books(*arena, *tenant);
+}
+
+TEST_F(CoalescingArenaTest, WhatIsPurgedIsOneMappingWithItsNeighbours) {
+  if (test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "mappings are the kernel's own";
+  os::start();
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  start();
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  const std::uint32_t a = tenant->take_growing(64).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  char* const p = tenant->address(a);
+  const auto is_one = [&] {  // mremap refuses more than one mapping; there is no room for more
+    errno = 0;
+    return mremap(p - kSlice / 2, 64 * kSlice, 65 * kSlice, 0) == MAP_FAILED && errno == ENOMEM;
+  };
+  EXPECT_TRUE(is_one());
+  ASSERT_EQ(madvise(p + kSlice, 30 * kSlice, MADV_DONTFORK), 0);
+  ASSERT_EQ(madvise(p + 40 * kSlice, 3 * kSlice, MADV_DONTDUMP), 0);
+  EXPECT_FALSE(is_one());
+  tenant->give(a);
+  EXPECT_EQ(arena->purge(false), 64u);
+  EXPECT_TRUE(is_one());
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ struct FaultyCalls {
   static inline bool all_is_resident = false;
   static inline std::atomic<std::size_t> calls{0};
   static inline std::atomic<std::size_t> count[kKinds];
+  static inline std::atomic<std::size_t> renewals{0};  // also counted as kPurge
   static inline bool recording = false;
   static inline std::vector<Call> record;
 
@@ -91,7 +92,7 @@ struct FaultyCalls {
     in_the_hole = nullptr;
     after = nullptr;
     all_is_resident = recording = false;
-    calls = 0;
+    calls = renewals = 0;
     for (auto& n : count) n = 0;
     record.clear();
   }
@@ -151,6 +152,11 @@ struct FaultyCalls {
   }
   static bool purge(void* address, std::size_t bytes) {
     return !refused({kPurge, address_of(address), bytes}) && os::purge(address, bytes);
+  }
+  static bool renew(void* address, std::size_t bytes) {
+    if (refused({kPurge, address_of(address), bytes})) return false;
+    ++renewals;
+    return os::renew(address, bytes);
   }
   static void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
     if (refused({kRemap, address_of(address), old_bytes})) return nullptr;

@@ -307,6 +307,23 @@ TEST_F(HugePagesOfAnArena, PagesInThePlaceOfThoseThatMoveOutAreAdvisedAsTheOptio
   }
 }
 
+TEST_F(HugePagesOfAnArena, WhatIsMappedAnewToPurgeItIsAdvisedAsTheOptionSays) {
+  for (const bool always : {true, false}) {
+    const test::Variable word("SPANALLOC_THP", always ? "always" : "never");
+    Arena own{};
+    ASSERT_TRUE(own.start(kSlice));
+    const std::uint32_t from = own.take_growing(40, 1, kAnyUse).first;
+    ASSERT_NE(own.take_growing(1, 1, kAnyUse).first, 0u);
+    own.give(from);
+    const std::size_t renewals = Calls::renewals;
+    const auto advised = Calls::during(always ? Calls::kPrefer : Calls::kForbid,
+                                       [&] { EXPECT_EQ(own.purge(false), 40u); });
+    EXPECT_EQ(Calls::renewals, renewals + 1);
+    EXPECT_EQ(slices_of(advised), 40u);
+    own.destroy();
+  }
+}
+
 TEST_F(HugePagesOfAnArena, AreAdvisedByTicksForWhatIsDense) {
   start();
   grow(true);

@@ -327,14 +327,21 @@ TEST_F(A2allocBound, TheReportsConfigHasNone) {
   EXPECT_EQ(heap->global_heap().counts().dirty, 0u);
 }
 
-// What the kernel does not take (it is locked) stays, and is dirty.
+// What the kernel does not take (it is locked, and nothing can be mapped in its place) stays, and
+// is dirty.
 TEST_F(A2allocBound, WhatTheKernelRefusesStaysDirty) {
   if (test::kUnderAsan || test::kUnderTsan)
     GTEST_SKIP() << "sanitizers do not pass mlock on to the kernel";
+  os::start();
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
   A2allocHeap heap;
   void* p = allocate_written(heap, 40 * kMiB);
   if (mlock(p, 40 * kMiB) != 0) GTEST_SKIP() << "so much cannot be locked";
-  heap->deallocate(p);
+  {
+    const test::NothingIsMappedOver refused(test::NothingIsMappedOver::kKeeps);
+    heap->deallocate(p);
+    EXPECT_NE(refused.refused(), 0u);
+  }
   EXPECT_EQ(heap->global_heap().counts().dirty, 40 * kMiBPieces);
   expect_books_are_exact(heap);
   auto* again = static_cast<unsigned char*>(heap->allocate_zeroed(40 * kMiB));
@@ -343,6 +350,22 @@ TEST_F(A2allocBound, WhatTheKernelRefusesStaysDirty) {
   heap->deallocate(again);
   munlock(p, 40 * kMiB);
   EXPECT_TRUE(heap->trim());
+  expect_books_are_exact(heap);
+}
+
+// But what is locked can be mapped anew.
+TEST_F(A2allocBound, LockedMemoryGoesBack) {
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "sanitizers do not pass mlock on to the kernel";
+  os::start();
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  A2allocHeap heap;
+  void* p = allocate_written(heap, 40 * kMiB);
+  if (mlock(p, 40 * kMiB) != 0) GTEST_SKIP() << "so much cannot be locked";
+  heap->deallocate(p);
+  EXPECT_LE(heap->global_heap().counts().dirty, kAlwaysDirty);
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(heap->global_heap().counts().dirty, 0u);
   expect_books_are_exact(heap);
 }
 

@@ -190,6 +190,7 @@ TEST(StandardSingleBlocks, CallocZeroesWhatBeginsAnywhere) {
 // Up and down, in place, by pages moved and by copies.
 TEST(StandardSingleBlocks, ContentsSurviveEveryResize) {
   in_fresh_process([] {
+    os::start();
     std::vector<void*> others;
     const std::size_t sizes[] = {34'000,    61'500,    65'536,    70'000,  131'072,   66'000,
                                  131'100,   250'000,   1'000'000, 800'000, 1'048'576, 1'100'000,

@@ -520,6 +520,22 @@ TEST(StandardLarge, ZeroedAfterAPurgeTouchesNothing) {
   });
 }
 
+// A lock ends with the block.
+TEST(StandardLarge, LockedMemoryGoesBack) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
+  in_fresh_process([] {
+    constexpr std::size_t kBytes = 8 * kMiB;
+    os::start();
+    if (!os::may_renew()) return;
+    void* p = E::allocate(kBytes);
+    std::memset(p, 1, kBytes);
+    if (mlock(p, kBytes) != 0) return;  // not allowed
+    E::deallocate(p);
+    EXPECT_TRUE(E::trim());
+    EXPECT_EQ(resident_pages(p, kBytes), 0u);
+  });
+}
+
 // What a program never touches stays untouched, however often it takes a large
 // block and uses other parts.
 TEST(StandardLarge, WhatIsTouchedOfLargeBlocksDoesNotAddUp) {
