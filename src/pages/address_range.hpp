@@ -133,8 +133,8 @@ class AddressRange {
     return skip();
   }
 
-  /// Whether it is reserved by choice, at a place of ours. (Where the kernel has chosen the place it
-  /// would soon give what comes back to somebody else.)
+  /// Whether it is reserved by choice, at a place of ours. (Where the kernel has chosen the place
+  /// it would soon give what comes back to somebody else.)
   bool heeds_limits() const { return is_far_ && reservation_.load_relaxed() == Reservation::kAll; }
   /// If it heeds limits, and one stands, gives back what is not open. True: it has, and the kernel
   /// may grant what it has refused before.

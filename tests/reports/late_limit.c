@@ -1,5 +1,5 @@
 // A process limits itself to 200 MiB of address space, or of data, after its first malloc. It gets
-// small blocks up to about that, and no more; and a large one. (What is reserved ahead would count.)
+// small blocks up to about that, and no more; and a large one. (What is reserved would count.)
 #include <sys/wait.h>
 #include "report.h"
 enum { LIMIT = 200 };
