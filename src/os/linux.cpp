@@ -230,16 +230,16 @@ bool purge(void* address, std::size_t bytes) {
 
 // madvise comes first: caches of memory that is registered with a network card watch madvise,
 // munmap and mremap, but not always mmap. (They hear of a refused madvise, too.) EINVAL: a part is
-// locked. After any other refusal the range is not as we know it.
+// locked, and what lies behind it was not looked at. ENOMEM: a page is missing.
 //
-// Then one mapping takes the other's place in one call: no mmap of another thread's and no fork can
-// come between. It asks for what open() and open_at() have, so it joins its neighbours.
+// Then one mapping takes the other's place in one call: no mmap or fork of another thread can come
+// between. It asks for what open() and open_at() have, so it joins its neighbours.
 //
 // A refusal leaves the old mapping. The kernel looks at limits, and allocates what it needs to
 // split mappings, before it unmaps. Later it needs memory of its own for one small object, none
 // where the new mapping joins a neighbour. It refuses that only in a control group that has no
 // memory left and no process that may be ended; there a page that is touched waits, too. So a
-// second try, in a hole, is all that is done about it.
+// second try, in a hole, is all that is done about it. (may_renew() says of the charge.)
 bool renew(void* address, std::size_t bytes) {
   ErrnoGuard keep;
   const bool purged = madvise(address, bytes, MADV_DONTNEED) == 0;
@@ -247,8 +247,9 @@ bool renew(void* address, std::size_t bytes) {
   if (may_renew()) {
     if (try_map(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) != nullptr)
       return true;
-    if (errno == ENOMEM && !can_be_read(static_cast<const std::uint32_t*>(address)))
-      return open_at(address, bytes) == Placed::kYes;
+    const bool in_hole =
+        errno == ENOMEM && madvise(address, page_size(), MADV_DONTNEED) != 0 && errno == ENOMEM;
+    if (in_hole) return open_at(address, bytes) == Placed::kYes;
   }
   return purged && purged_pages_are_zero();
 }

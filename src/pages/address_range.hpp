@@ -135,7 +135,11 @@ class AddressRange {
 
   /// Whether it is reserved by choice, at a place of ours. (Where the kernel has chosen the place
   /// it would soon give what comes back to somebody else.)
-  bool heeds_limits() const { return is_far_ && reservation_.load_relaxed() == Reservation::kAll; }
+  bool heeds_limits() const {
+    return is_far_.load_relaxed() && reservation_.load_relaxed() == Reservation::kAll;
+  }
+  /// The same, also while that is being given back. Any thread.
+  bool may_heed_limits() const { return is_far_.load_relaxed() && reserved(); }
   /// If it heeds limits, and one stands, gives back what is not open. True: it has, and the kernel
   /// may grant what it has refused before.
   SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
@@ -148,7 +152,9 @@ class AddressRange {
     const std::size_t page = os::page_size();
     char* const one = static_cast<char*>(address(0)) + claimed_bytes_ - 2 * page;
     const os::Placed placed = Calls::reserve_at(one, page);
-    if (placed == kTaken) return reservation_.store_relaxed(Reservation::kAll);
+    // A limit that stands refuses each mapping: then whether the page can be purged tells.
+    if (placed == kTaken || (placed == kRefused && Calls::purge(one, page)))
+      return reservation_.store_relaxed(Reservation::kAll);
     if (placed == kYes) Calls::release(one, page);
     be_placed();
   }
@@ -322,9 +328,10 @@ class AddressRange {
                             : nullptr;
     for (unsigned bits = most; bits >= kMinBits; --bits) {
       const std::size_t bytes = std::size_t{1} << bits;
-      is_far_ = place != nullptr && Calls::reserve_at(place, bytes) == kYes;
-      void* base = is_far_ ? place : Calls::reserve(bytes, alignment);
+      const bool far = place != nullptr && Calls::reserve_at(place, bytes) == kYes;
+      void* base = far ? place : Calls::reserve(bytes, alignment);
       if (base == nullptr) continue;
+      is_far_.store_relaxed(far);
       advise(base, bytes);
       claim(address_of(base), bytes, true);
       return true;
@@ -396,7 +403,9 @@ class AddressRange {
   bool is_locked_in_round() {
     Asked answer = locked_.load_relaxed();
     if (answer == kNotAsked) {
-      answer = is_locked() ? kLocked : kNotLocked;
+      // (Where no page more is granted a new mapping in the place of an old one may be.)
+      const bool locked = os::new_page() == os::NewPage::kLocked || is_kept_locked();
+      answer = locked ? kLocked : kNotLocked;
       locked_.store_relaxed(answer);
     }
     return answer == kLocked;
@@ -494,7 +503,7 @@ class AddressRange {
   // Of what is not open. It changes under the owner's lock.
   enum class Reservation : std::uint8_t { kNone, kAll, kBeingGivenBack };
   Atomic<Reservation> reservation_{Reservation::kNone};
-  bool is_far_ = false;            // constant after start(): reserved where we have chosen
+  Atomic<bool> is_far_{false};     // constant after start(): reserved where we have chosen
   std::size_t claimed_bytes_ = 0;  // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;       // constant after start()
   // Of what is asked for (kSystem: nothing is); constant after start()

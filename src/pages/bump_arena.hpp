@@ -91,7 +91,7 @@ class BumpArena {
   /// limit stands. For what the kernel is asked for beside the arena.
   template <class F>
   auto ask_within_limits(F f) {
-    const bool may_stand = range_.heeds_limits();
+    const bool may_stand = range_.may_heed_limits();
     const auto answer = f();
     if (answer || !may_stand) return answer;
     heed_limit();

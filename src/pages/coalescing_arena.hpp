@@ -236,7 +236,7 @@ class CoalescingArena {
 
   // --- Returning memory --------------------------------------------------------------------------
 
-  /// Purges a taken range: its bytes are zero then. False: refused; nothing has changed.
+  /// Purges a taken range: its bytes are zero then. False: refused; some of its bytes may stay.
   SPANALLOC_COLD bool purge_taken(std::uint32_t first, std::size_t count) {
     return slices_.purge_part({first, count}, slices_.range.address(first), count * kSlice);
   }

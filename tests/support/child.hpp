@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,6 +57,15 @@ inline void fork_and_go_on_as_the_child(int) {
 template <class F>
 void in_child(F f) {
   EXPECT_EXIT((f(), tell_and_exit()), testing::ExitedWithCode(0), "");
+}
+
+/// Whether a process may lock so much of its memory.
+inline bool may_lock(std::size_t bytes) {
+  return run_in_child([bytes] {
+           void* p =
+               mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+           return p != MAP_FAILED && mlock(p, bytes) == 0 ? 0 : 1;
+         }) == 0;
 }
 
 /// Whether a process may decide about the randomisation of its addresses: a container's filter may

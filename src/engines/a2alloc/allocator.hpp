@@ -311,7 +311,10 @@ class Allocator {
   void* resize_large(Piece* piece, void* p, std::size_t n) {
     if (n <= kLargestSmall) return nullptr;
     const bool is_huge = n > kLargestInGlobalHeap;
-    if (piece == nullptr) return is_huge ? huge_.resize(p, n) : nullptr;
+    if (piece == nullptr) {
+      return is_huge ? global_.ask_within_limits([=, this] { return huge_.resize(p, n); })
+                     : nullptr;
+    }
     return !is_huge && global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
   }
 

@@ -108,7 +108,7 @@ class BigObjects {
     // What a bin would serve with half of the memory moves there. (It may have been full.)
     if (n <= TheBins::kLargest && !stays) return nullptr;
     if (entry.is_huge()) return huge_.resize(p, n) ? p : nullptr;
-    return outside_.resize(p, n);
+    return chunks_.ask_within_limits([=, this] { return outside_.resize(p, n); });
   }
 
   void repair() {

@@ -64,7 +64,7 @@ struct Allocation {
 ///   bool pause()             called between two searches for memory that others hold. False: they
 ///                            will never let go of it, for this is a fork's child, in which they do
 ///                            not exist, and which has not recovered yet
-///   bool purge(Block block)  purges units: their bytes are zero then. False: they keep their bytes
+///   bool purge(Block block)  purges units: their bytes are zero then. False: they may keep them
 /// and may have, to keep count of the units that are held, that is in use, or free and dirty:
 ///   void now_held(units)     so many more are: before anybody can use them
 ///   void now_clean(units)    so many are free and clean now, or about to be: before anybody can

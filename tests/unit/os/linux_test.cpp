@@ -131,7 +131,13 @@ TEST_F(OsRenew, WhatIsRefusedIsPurged) {
   EXPECT_EQ(refused.refused(), 1u);
   EXPECT_EQ(middle_[0], 0);
   EXPECT_EQ(mappings(), 3u);
-  if (mlock(middle_, os::page_size()) != 0) return;
+}
+
+TEST_F(OsRenew, WhatIsLockedAndRefusedStays) {
+  if (!os::may_renew()) GTEST_SKIP() << "nothing is mapped anew here";
+  if (!test::may_lock(os::page_size())) GTEST_SKIP() << "nothing can be locked";
+  const test::NothingIsMappedOver refused(test::NothingIsMappedOver::kKeeps);
+  ASSERT_EQ(mlock(middle_, os::page_size()), 0);
   middle_[0] = 1;
   EXPECT_FALSE(os::renew(middle_, kPart));
   EXPECT_EQ(middle_[0], 1);
