@@ -31,8 +31,8 @@ SEQUENCES = "restartable sequences"
 _SEQUENCES = ("sequence", "rseq")
 _SHARED = (os.path.join("sync", "spin_lock.hpp"), os.path.join("os", "rseq.hpp"))
 # Of src/api what each library has beside its engine (src/api/CMakeLists.txt); of src/os and src/thread it has all.
-_OF_API = ("lib.cpp.in", "new_handler.cpp", "malloc_forwards.cpp", "operator_forwards.cpp", "dlopen.cpp", "heaps_api.cpp",
-           "pages_api_os.cpp")
+_OF_API = ("lib.cpp.in", "new_handler.cpp", "malloc_forwards.cpp", "operator_forwards.cpp", "operators_elsewhere.cpp",
+           "dlopen.cpp", "heaps_api.cpp", "pages_api_os.cpp")
 SUPERMALLOC = "supermalloc"
 SUPERMALLOC_PARTS = tuple(f"lines: {name}" for name in _MODULES)
 CHARACTERS = "characters: "  # and what SUPERMALLOC_PARTS have behind "lines: "
