@@ -87,7 +87,7 @@ void* volatile block;  // volatile: or the compiler folds a new and its delete
 
 void plain_forms() {
   const auto goes_through = [](auto allocate, auto release, const char* what) {
-    for (std::size_t n : {0, 1, 100, 2000, 40000, 1000000}) {
+    for (const std::size_t n : {0u, 1u, 100u, 2000u, 40000u, 1000000u}) {
       if (n == 1000000) used = 0;  // the largest one has room by itself
       expect(calls(mallocs, [&] { block = allocate(n); }) == 1 && in_pool(block), what);
       expect(calls(frees, [&] { release(block); }) == 1, what);
@@ -105,7 +105,7 @@ void plain_forms() {
 
 void aligned_forms() {
   const auto goes_through = [](auto allocate, auto release, const char* what) {
-    for (std::size_t n : {0, 1, 100, 2000, 40000}) {
+    for (const std::size_t n : {0u, 1u, 100u, 2000u, 40000u}) {
       const int taken = calls(aligned_mallocs, [&] { block = allocate(n); });
       expect(taken == (kOwnAligned ? 1 : 0) && in_pool(block) == kOwnAligned &&
                  reinterpret_cast<std::uintptr_t>(block) % 256 == 0,

@@ -59,12 +59,13 @@ void in_child(F f) {
   EXPECT_EXIT((f(), tell_and_exit()), testing::ExitedWithCode(0), "");
 }
 
-/// Whether a process may lock so much of its memory.
+/// Whether a process may lock so much of its memory. (Sanitizers only say that they do.)
 inline bool may_lock(std::size_t bytes) {
   return run_in_child([bytes] {
            void* p =
                mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-           return p != MAP_FAILED && mlock(p, bytes) == 0 ? 0 : 1;
+           const bool locked = p != MAP_FAILED && mlock(p, bytes) == 0;
+           return locked && madvise(p, bytes, MADV_DONTNEED) != 0 ? 0 : 1;
          }) == 0;
 }
 
