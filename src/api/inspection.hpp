@@ -1,14 +1,28 @@
-// The record by which a reader outside of the process finds the heap (engines/inspection.hpp).
-// Included once per library, after LibraryEngine is declared.
+// The record by which a reader outside of the process finds the heap (engines/inspection.hpp), and
+// an ELF note that leads to it. Included once per library, after LibraryEngine is declared.
 #pragma once
 
 #include "base/compiler.hpp"
 #include "engines/inspection.hpp"
 
 // Addresses in it make it data that the loader writes and then protects. Nobody in the process
-// reads it: `used` keeps it.
-extern "C" {
-[[gnu::visibility("default")]] extern constinit const spanalloc::Inspection spanalloc_inspection;
-[[gnu::used]] constinit const spanalloc::Inspection spanalloc_inspection =
+// reads it: `used` keeps it. Two names: the note, which the linker fills in, can only be told how
+// far away a name is that no other library may take.
+[[gnu::used]] static constinit const spanalloc::Inspection inspection_record asm(
+    "spanalloc_inspection_record") =
     spanalloc::inspection_of<spanalloc::LibraryEngine>(SPANALLOC_VERSION);
-}
+extern "C"
+    [[gnu::visibility("default"),
+      gnu::alias("spanalloc_inspection_record")]] const spanalloc::Inspection spanalloc_inspection;
+
+// A static program that was stripped has no symbols. The note is memory of every program, whatever
+// its symbols: owner "spanalloc", type 1, 8 bytes: how far from these the record is.
+asm(R"(
+  .pushsection .note.spanalloc, "a", %note
+  .balign 4
+  .long 10, 8, 1
+  .asciz "spanalloc"
+  .balign 4
+  .quad spanalloc_inspection_record - .
+  .popsection
+)");

@@ -1,8 +1,9 @@
 // What a reader outside of the process must know to find the heap's records there: where they
-// begin, and where in a record each field is. `spanalloc top` reads it (tools/spanalloc_cli/
-// inspection.py, which has the same list of fields), finds the records by it, and counts what they
-// say. So nothing is counted in the process for such a reader, and nothing is run there: the linker
-// fills all of this in, by the types, and no thread of ours ever reads it.
+// begin, and where in a record each field is. `spanalloc top` is led to it by an ELF note
+// (api/inspection.hpp), finds the records by it, and counts what they say
+// (tools/spanalloc_cli/top/inspection.py has the same list of fields). So nothing is counted in the
+// process for such a reader, and nothing is run there: the linker fills all of this in, by the
+// types, and no thread of ours ever reads it.
 //
 // What such a reader may rely on, and what not, docs/concurrency.md says.
 #pragma once
@@ -12,8 +13,9 @@
 
 namespace spanalloc {
 
-/// Exported as `spanalloc_inspection`. Constant. Version 1 is what is here: a field that goes, or
-/// means something else, takes another version; new ones come at the end, and `bytes` grows.
+/// Also exported, as `spanalloc_inspection`. Constant. Version 1 is what is here: a field that
+/// goes, or means something else, takes another version; new ones come at the end, and `bytes`
+/// grows.
 /// All that is behind `engine` is 0 for an engine that does not tell its layout.
 struct Inspection {
   static constexpr std::uint32_t kVersion = 1;

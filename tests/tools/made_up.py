@@ -28,16 +28,18 @@ class _Strings:
         return at
 
 
-def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), defined=None, wanted=(), dynamic=True):
+def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), defined=None, wanted=(), dynamic=True,
+        is_ours=False):
     """The bytes of a file of 64 bits. `exported`: functions of its dynamic table, `wanted`: those that are undefined
-    there; `defined`: those of its other table, None: it has none (it is stripped)."""
+    there; `defined`: those of its other table, None: it has none (it is stripped); `is_ours`: it has the note of our heap.
+    """
     names, strings = _Strings(), _Strings()
     dynamic_symbols = _symbols(names, exported, wanted) if dynamic else b""
     entries = [(1, names.place(name)) for name in needed]
     if soname:
         entries.append((14, names.place(soname)))
     symbols = _symbols(strings, defined, ()) if defined is not None else b""
-    parts, places, at = [], {}, 64 + 3 * 56
+    parts, places, at = [], {}, 64 + 4 * 56
 
     def add(name, data):
         nonlocal at
@@ -52,9 +54,11 @@ def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), d
     add("dynamic symbols", dynamic_symbols)
     add("strings", strings.data)
     add("symbols", symbols)
+    add("note", struct.pack("<3I", 10, 8, 1) + b"spanalloc\0\0\0" + bytes(8))
     segments = [(1, 0, at)]
     segments += [(3, *places["interpreter"])] if interpreter else []
     segments += [(2, *places["dynamic"])] if dynamic else []
+    segments += [(4, *places["note"])] if is_ours else []
     sections = [(0, 0, 0, 0)]
     if dynamic:
         sections += [(11, *places["dynamic symbols"], len(sections) + 1), (3, *places["names"], 0)]
@@ -66,7 +70,7 @@ def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), d
                     for kind, where, size in segments)
     table = b"".join(struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, where, size, link, 0, 1, 24 if kind in (2, 11) else 0)
                      for kind, where, size, link in sections)
-    return head + rows.ljust(3 * 56, b"\0") + b"".join(parts) + table
+    return head + rows.ljust(4 * 56, b"\0") + b"".join(parts) + table
 
 
 def _symbols(strings, defined, undefined):
@@ -137,14 +141,18 @@ class Tree:
         lines = {"Name": "program", "State": "S (sleeping)", "VmSize": "9000 kB", "VmRSS": "1000 kB",
                  "RssAnon": "400 kB", "VmPTE": "40 kB", "Threads": "1", "Cpus_allowed_list": "0-3", **dict(status)}
         self.put("/proc/42/status", "".join(f"{name}:\t{value}\n" for name, value in lines.items()))
-        rows = [f"{0x7f0000000000 + 0x1000 * i:x}-{0x7f0000001000 + 0x1000 * i:x} r-xp 00000000 fe:00 1    {path}\n"
-                for i, path in enumerate((exe, *mapped))]
-        self.put("/proc/42/maps", "".join(rows) + maps)
+        self.map(exe, *mapped, rest=maps)
         variables = dict(environment)
         if preload is not None:
             variables["LD_PRELOAD"] = preload
         self.put("/proc/42/environ", "".join(f"{name}={value}\0" for name, value in variables.items()))
         self.put("/proc/42/auxv", struct.pack("=QQQQ", 23, int(secure), 0, 0))
+
+    def map(self, *paths, rest=""):
+        """What process 42 has mapped."""
+        rows = [f"{0x7f0000000000 + 0x1000 * i:x}-{0x7f0000001000 + 0x1000 * i:x} r-xp 00000000 fe:00 1    {path}\n"
+                for i, path in enumerate(paths)]
+        self.put("/proc/42/maps", "".join(rows) + rest)
 
 
 def meminfo(**changes):

@@ -17,6 +17,7 @@ from made_up import Tree, elf, program  # noqa: E402
 from spanalloc_cli.doctor import elf as elf_reader, options, report, watch  # noqa: E402
 from spanalloc_cli.doctor.files import Files, cpu_list  # noqa: E402
 from spanalloc_cli.doctor.findings import COSTS, FINE, HEADINGS, KNOW, TOPICS, Finding, amount  # noqa: E402
+from spanalloc_cli.top import memory  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 LIBRARIES = os.path.join(os.path.dirname(os.path.dirname(COMMAND)), "lib")
@@ -319,6 +320,51 @@ class DoctorTest(unittest.TestCase):
         found, _ = self.findings(str(gone.pid))
         self.assertTrue(any("the file is not there" in each["why"] for each in found["preload"]), found["preload"])
 
+    # A library with a malloc of its own, as Redis is linked with jemalloc.
+    OTHER = """
+        static char room[1 << 20];
+        static unsigned long used;
+        void* malloc(unsigned long size) { void* p = room + used; used += (size + 15) & ~15ul; return p; }
+        void free(void* p) { (void)p; }
+        int mallctl(void) { return 0; }
+        """
+    # Writes over its environment, as Redis, PostgreSQL and nginx do.
+    BLANKS = """
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        extern char** environ;
+        int mallctl(void);
+        int main(void) {
+          for (char** each = environ; *each; ++each) memset(*each, 0, strlen(*each));
+          free(malloc(9));
+          puts("here");
+          fflush(stdout);
+          getchar();
+          return mallctl();
+        }
+        """
+
+    def test_a_program_that_has_written_over_its_environment(self):
+        """Which malloc it uses is known by what is loaded."""
+        other = self.compiled(self.OTHER, "-shared", "-fPIC", "-fno-builtin", "-Wl,-soname,libother.so")
+        library = os.path.join(os.path.dirname(other), "libother.so")
+        os.rename(other, library)
+        path = self.compiled(self.BLANKS, "-Wl,--no-as-needed", library, f"-Wl,-rpath,{os.path.dirname(library)}")
+        ours = os.path.join(LIBRARIES, "libspanalloc.so")
+        for preloaded, severities, uses in ((ours, [FINE, KNOW], "libspanalloc.so"), ("", [KNOW], "libother.so")):
+            process = self.running(path, env=dict(os.environ, LD_PRELOAD=preloaded))
+            try:
+                memory.Memory(process.pid).read(4096, 1)
+            except memory.CannotRead as error:
+                self.skipTest(str(error))
+            found, _ = self.findings(str(process.pid))
+            self.assertEqual(sorted(each["severity"] for each in found["malloc"]), sorted(severities), found["malloc"])
+            self.assertTrue(any("malloc is that of" in each["seen"] and uses in each["seen"] for each in found["malloc"]),
+                            found["malloc"])
+            self.assertIn("written over its environment", found["unreadable"][0]["seen"])
+            self.assertNotIn("preload", found)
+
     # 20,000 blocks of 1,000 bytes, of which one in `argv[1]` stays.
     FREES = """
         #include <stdio.h>
@@ -382,12 +428,8 @@ class DoctorTest(unittest.TestCase):
         found, _ = self.findings("--", self.compiled(self.SEEN, "-static"))
         self.assertEqual(found["malloc"][0]["severity"], COSTS)
         self.assertIn("linked statically", found["malloc"][0]["seen"])
-        own = 'static char room[1 << 20]; static unsigned long used;\n' \
-              'void* malloc(unsigned long size) { void* p = room + used; used += (size + 15) & ~15ul; return p; }\n' \
-              'void free(void* p) { (void)p; }\n'
-        found, _ = self.findings("--", self.compiled(own + self.SEEN.replace("#include <stdlib.h>",
-                                                                             "int atoi(const char*);"),
-                                                     "-fno-builtin"))
+        seen = self.SEEN.replace("#include <stdlib.h>", "int atoi(const char*);")
+        found, _ = self.findings("--", self.compiled(self.OTHER + seen, "-fno-builtin"))
         self.assertEqual(found["malloc"][0]["severity"], COSTS)
         self.assertIn("has a malloc of its own", found["malloc"][0]["seen"])
 

@@ -81,6 +81,7 @@ class ProcessTest(FindingsTest):
             (elf(dynamic=False, defined=("main",)), COSTS, "does not know"),
             (elf(dynamic=False, defined=("runtime.mallocgc",)), COSTS, "Go's runtime"),
             (elf(dynamic=False, defined=("malloc", "sp_malloc", "__libc_malloc")), FINE, "statically with spanalloc"),
+            (elf(dynamic=False, is_ours=True), FINE, "statically with spanalloc"),
         ):
             self.tree = Tree(self)
             self.tree.process(content=content, preload=made_up.LIBRARY, mapped=())
@@ -98,6 +99,33 @@ class ProcessTest(FindingsTest):
         self.tree.process(content=program(needed=("libx.so", "libc.so.6")),
                           mapped=("/lib/libx.so (deleted)", made_up.LIBC))
         self.says(self.look(), "malloc", KNOW, "cannot be told")
+
+    def test_an_environment_that_was_written_over(self):
+        """Where neither that nor the loader's list can be read, nothing is guessed."""
+        self.tree.put("/lib/libjemalloc.so.2", made_up.JEMALLOC_BYTES)
+        needs = program(needed=("libjemalloc.so.2", "libc.so.6"))
+        mapped = ("/lib/libjemalloc.so.2", made_up.LIBC)
+        for environ in (bytes(500), b"ar 7:0" + bytes(9)):
+            self.tree = Tree(self)
+            self.tree.put("/lib/libjemalloc.so.2", made_up.JEMALLOC_BYTES)
+            self.tree.process(content=needs, mapped=(made_up.LIBRARY_FILE, *mapped))
+            self.tree.put("/proc/42/environ", environ)
+            self.says(self.look(), "malloc", KNOW, "cannot be told", made_up.LIBRARY_FILE)
+            self.says(self.look(), "unreadable", KNOW, "written over its environment")
+            self.silent(self.look(), "preload")
+            self.silent(self.look(), "idle")
+        self.tree.map("/bin/program", *mapped)
+        self.says(self.look(), "malloc", KNOW, "that of /lib/libjemalloc.so.2")
+        self.tree.put("/proc/42/environ", b"")  # (no variable at all is another thing)
+        self.silent(self.look(), "unreadable")
+
+    def test_another_allocator_that_is_loaded_beside_ours(self):
+        self.tree.put("/lib/libjemalloc.so.2", made_up.JEMALLOC_BYTES)
+        self.tree.process(content=program(needed=("libjemalloc.so.2", "libc.so.6")), preload=made_up.LIBRARY,
+                          mapped=(made_up.LIBRARY_FILE, "/lib/libjemalloc.so.2", made_up.LIBC))
+        found = [finding for finding in self.look() if finding.topic == "malloc"]
+        self.assertEqual([finding.severity for finding in found], [FINE, KNOW])
+        self.assertIn("/lib/libjemalloc.so.2 is loaded too", found[1].seen)
 
     def test_no_malloc_at_all(self):
         self.tree.put("/lib/libx.so", elf(soname="libx.so"))

@@ -23,7 +23,8 @@ import unittest.mock
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
-from spanalloc_cli.top import heap, inspection, look, memory, process, symbol  # noqa: E402
+from spanalloc_cli import maps  # noqa: E402
+from spanalloc_cli.top import heap, inspection, look, memory, objects, process  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
@@ -207,21 +208,22 @@ class TopTest(Looking):
         self.assertIn("does not run on a spanalloc library", found["note"])
 
     def test_a_static_program(self):
+        """A note leads to its heap, which stays where the symbols are stripped."""
         program = os.environ.get("SPANALLOC_TEST_STATIC_HEAP")
         if not program:
             self.skipTest("this build has no static library")
         with tempfile.TemporaryDirectory() as folder:
             stripped = shutil.copy(program, folder)
             subprocess.run([os.environ.get("STRIP") or "strip", stripped], check=True)
-            for path, tells in ((program, True), (stripped, False)):
+            for path in (program, stripped):
                 with known_heap("1024,3000,1000", config=None, program=path) as (running, _):
                     found = self.look(running.pid)
-                if tells:
-                    self.assertEqual(found["library"]["engine"], "standard")
-                    live = {f["block_bytes"]: f["live_blocks"] for f in found["classes"]}
-                    self.assertGreaterEqual(live[1024], 2000)
-                else:
-                    self.assertIn("static program without symbols", found["note"])
+                    judged = subprocess.run([COMMAND, "doctor", "--json", str(running.pid)], stdout=subprocess.PIPE, check=True)
+                self.assertEqual(found["library"]["engine"], "standard")
+                live = {f["block_bytes"]: f["live_blocks"] for f in found["classes"]}
+                self.assertGreaterEqual(live[1024], 2000)
+                said = [each["seen"] for each in json.loads(judged.stdout)["findings"] if each["topic"] == "malloc"]
+                self.assertEqual(said, [f"{path} is linked statically with spanalloc."])
 
     def test_a_program_that_loads_the_library_itself(self):
         """By dlopen, as a plugin would."""
@@ -515,17 +517,34 @@ class ForgedTest(unittest.TestCase):
                 inspection.Inspection(data)
 
     def test_a_bad_record_beside_a_good_one(self):
-        maps = [symbol.Mapping(0x1000, 0x2000, "r--p", 0, "/lib/a"), symbol.Mapping(0x3000, 0x4000, "r--p", 0, "/lib/b")]
+        mapped = [maps.Mapping(0x1000, 0x2000, "r--p", 0, "/lib/a"), maps.Mapping(0x3000, 0x4000, "r--p", 0, "/lib/b")]
         words = Words()
         words.put(0x1000, record(version=7))
         words.put(0x3000, record())
         self.places(words, arena_base=0x7000, arena_limit=5)
-        with unittest.mock.patch.object(symbol, "find_all", lambda *_: [(0x1000, "/lib/a"), (0x3000, "/lib/b")]):
-            self.assertEqual(inspection.find(words, maps, None).path, "/lib/b")
+        with unittest.mock.patch.object(objects, "heap_records", lambda *_: [(0x1000, "/lib/a"), (0x3000, "/lib/b")]):
+            self.assertEqual(inspection.find(words, mapped).path, "/lib/b")
             # Then it may be that one that the process uses.
             self.places(words)
             with self.assertRaisesRegex(inspection.BadRecord, "version 7"):
-                inspection.find(words, maps, None)
+                inspection.find(words, mapped)
+
+    def test_notes_that_lead_nowhere(self):
+        ours = struct.pack("<3I", 10, 8, 1) + b"spanalloc\0\0\0"
+        for note, found in (
+            (ours + struct.pack("<q", 100), [(0x1000 + 176 + 24 + 100, "/lib/a")]), (ours + struct.pack("<q", -1 << 63), []),
+            (b"", []), (ours, []), (ours[:20], []), (ours.replace(b"span", b"spam") + bytes(8), []),
+            (struct.pack("<3I", 1 << 31, 8, 1) + bytes(40), []), (struct.pack("<3I", 10, 1 << 31, 1) + bytes(40), []),
+        ):
+            for head in (b"\x7fELF\x02\x01", b"\x7fELF\x02\x03", b"\x7fELF\x01\x01", b"#!/x"):
+                words = Words()
+                rows = (1, 4, 0, 0, 0, 4096, 4096, 4096), (4, 4, 176, 176, 176, len(note), len(note), 4)
+                words.put(0x1000, head.ljust(32, b"\0") + struct.pack("<Q14x2H6x", 64, 56, 2)
+                          + b"".join(struct.pack("<2I6Q", *row) for row in rows) + note)
+                mapped = [maps.Mapping(0x1000, 0x2000, "r--p", 0, "/lib/a")]
+                self.assertEqual(objects.heap_records(words, mapped), found if head.endswith(b"\x02\x01") else [], note)
+                self.assertIsNone(objects.link_order(words, mapped, "/lib/a"))
+        self.assertIsNone(objects.link_order(Words(), mapped, "/another"))
 
     def test_a_record_that_is_cut_off(self):
         with self.assertRaises(inspection.BadRecord):
@@ -756,21 +775,12 @@ class ThisProcessTest(Looking):
         self.assertEqual(len(found), 3500)
         self.assertEqual([each is None for each in found], [False, True, False, True, False] * 700)
 
-    def test_symbols(self):
+    def test_the_loaders_order(self):
         with known_heap() as (child, _):
-            reads, maps = memory.Memory(child.pid), process.Process(child.pid).mappings()
-            found = symbol.find_all(reads, maps, b"malloc")
-            self.assertEqual(symbol.find_all(reads, maps, b"no_such_symbol_here"), [])
-        paths = [os.path.basename(path) for _, path in found]
-        self.assertIn("libspanalloc.so", paths[0] + paths[1])
-        self.assertTrue(any(path.startswith(("libc.so", "libc-")) for path in paths), paths)
-        for address, path in found:
-            self.assertTrue(any(m.start <= address < m.end and m.path == path and "x" in m.permissions for m in maps),
-                            path)
-
-    def test_the_gnu_hash(self):
-        self.assertEqual(symbol.gnu_hash(b"printf"), 0x156B2BB8)  # as the System V ABI's supplement has it
-        self.assertEqual(symbol.gnu_hash(b""), 5381)
+            order = objects.link_order(memory.Memory(child.pid), process.Process(child.pid).mappings(), KNOWN_HEAP)
+        names = [os.path.basename(path) for path in order]
+        self.assertEqual(names[:2], ["known_heap", os.path.basename(os.path.realpath(library()))])
+        self.assertIn("libc.so.6", names[2:])
 
     def test_which_thread_is_which(self):
         marks, records = [0x1000, 0x9000, 0x20000], {7: 0x1540, 8: 0x9540, 9: 0x20540, 10: 0x50540}

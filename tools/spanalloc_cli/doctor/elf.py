@@ -1,17 +1,19 @@
-"""A reader of ELF files, as far as the doctor asks: the processor, the loader, needed libraries, names of functions.
+"""A reader of ELF files, as far as the doctor asks: the processor, the loader, needed libraries, names of functions,
+notes. What a process has of one in memory top/objects.py reads, by the same segments and notes.
 
 The format: System V Application Binary Interface, chapters 4 and 5; elf(5).
 """
 
+import collections
 import os
 import platform
 import struct
 
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-_PT_DYNAMIC, _PT_INTERP = 2, 3
+LOAD, DYNAMIC, _INTERP, NOTE = 1, 2, 3, 4
 _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
-_DT_NEEDED, _DT_STRTAB, _DT_SONAME = 1, 5, 14
-_PT_LOAD = 1
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME, DT_DEBUG = 1, 5, 14, 21
+OUR_NOTE = b"spanalloc"  # src/api/inspection.hpp
 _MOST_TABLE = 1 << 30  # a table that claims to be larger is none
 
 # The allocator that a function betrays, by its name; the first that fits counts. glibc's is the last, because others
@@ -29,14 +31,43 @@ class NotElf(ValueError):
     """The file is none, or is damaged."""
 
 
+Segment = collections.namedtuple("Segment", "kind flags offset address physical file_size memory_size alignment")
+
+
 def native_machine():
     return platform.machine()
+
+
+def segments(head, at):
+    """[Segment] of an object of 64 bits. `head`: its first 64 bytes; `at(offset, size)`: its bytes there."""
+    if head[:5] != b"\x7fELF\x02" or head[5] not in (1, 2):
+        raise NotElf("no ELF file of 64 bits")
+    order = "<" if head[5] == 1 else ">"
+    (offset,) = struct.unpack(order + "Q", head[32:40])
+    size, count = struct.unpack(order + "2H", head[54:58])
+    if count and size != 56:
+        raise NotElf("damaged ELF file")
+    return [Segment(*row) for row in struct.iter_unpack(order + "IIQQQQQQ", at(offset, size * count) if count else b"")]
+
+
+def notes(data, alignment):
+    """(owner, type, where in `data` it begins, its bytes) of each note of a segment. Little-endian, as all of ours."""
+    step = 8 if alignment == 8 else 4
+    at = 0
+    while at + 12 <= len(data):
+        name_size, size, kind = struct.unpack_from("<3I", data, at)
+        name, at = at + 12, -(-(at + 12 + name_size) // step) * step
+        if at + size > len(data):
+            return
+        yield data[name:name + name_size].rstrip(b"\0"), kind, at, data[at:at + size]
+        at = -(-(at + size) // step) * step
 
 
 class Elf:
     """One file. `bits`, `machine` (as uname says it), `interpreter` (None: it is linked statically, or is a library),
     `needed`, `soname`; `exported`: which of the functions that the doctor knows others may call; `defined`: which of
-    them are in it at all. Either is None where the file does not tell, as `defined` where it is stripped."""
+    them are in it at all. Either is None where the file does not tell, as `defined` where it is stripped; `is_ours`: a
+    note says that our heap is in it."""
 
     def __init__(self, file):
         self._file = file
@@ -51,6 +82,7 @@ class Elf:
         self.interpreter, self.soname, self.needed = None, None, ()
         self.is_dynamic = False
         self.exported = self.defined = None
+        self.is_ours = False
         if self.bits == 64 and len(head) == 64:
             self._read(head)
         del self._file
@@ -68,6 +100,8 @@ class Elf:
     def allocator(self):
         """The name of the allocator in it; None where no sign of one is seen."""
         names = (self.exported or set()) | (self.defined or set())
+        if self.is_ours:
+            return "spanalloc"
         return next((name for name, sign in SIGNS if sign in names), None)
 
     def _unpack(self, form, data):
@@ -88,18 +122,20 @@ class Elf:
         return list(struct.iter_unpack(self._order + form, self._at(offset, entry_size * count)))
 
     def _read(self, head):
-        program_offset, section_offset = self._unpack("QQ", head[32:48])
-        _, program_size, program_count, section_size, section_count, _ = self._unpack("6H", head[52:64])
+        (section_offset,) = self._unpack("Q", head[40:48])
+        section_size, section_count, _ = self._unpack("3H", head[58:64])
         loads = []
         dynamic = b""
-        segments = self._rows(program_offset, program_size, program_count, "IIQQQQQQ") if program_count else []
-        for kind, _, offset, address, _, size, _, _ in segments:
-            if kind == _PT_INTERP:
-                self.interpreter = self._at(offset, size).rstrip(b"\0").decode("utf-8", "replace")
-            elif kind == _PT_DYNAMIC:
-                dynamic = self._at(offset, size)
-            elif kind == _PT_LOAD:
-                loads.append((address, offset, size))
+        for segment in segments(head, self._at):
+            if segment.kind == _INTERP:
+                self.interpreter = self._at(segment.offset, segment.file_size).rstrip(b"\0").decode("utf-8", "replace")
+            elif segment.kind == DYNAMIC:
+                dynamic = self._at(segment.offset, segment.file_size)
+            elif segment.kind == LOAD:
+                loads.append((segment.address, segment.offset, segment.file_size))
+            elif segment.kind == NOTE:
+                found = notes(self._at(segment.offset, segment.file_size), segment.alignment)
+                self.is_ours = self.is_ours or any(owner == OUR_NOTE for owner, *_ in found)
         if dynamic:
             self.is_dynamic = True
             self._read_dynamic(dynamic, loads)

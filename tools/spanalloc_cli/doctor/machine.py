@@ -53,7 +53,8 @@ def huge_pages(files, environment):
         yield Finding("thp", KNOW,
                       f"Transparent huge pages: the kernel's switch is {files.chosen(f'{THP}/enabled')}; what "
                       "SPANALLOC_THP says in the process cannot be read.",
-                      "Both together decide whether the heap gets any.", "Ask as the same user, or as root.")
+                      "Both together decide whether the heap gets any.",
+                      "Ask as the same user or as root, or look where the process is started.")
         return
     wanted = options.value(environment, "SPANALLOC_THP") or "system"
     enabled = files.chosen(f"{THP}/enabled")

@@ -3,8 +3,11 @@
 import collections
 import struct
 
+from spanalloc_cli import maps
 from spanalloc_cli.doctor import elf, preload
 from spanalloc_cli.doctor.files import kib
+from spanalloc_cli.top import objects
+from spanalloc_cli.top.memory import CannotRead, Ended, Memory
 
 _TIB = 1 << 40
 # Where libspanalloc.so, if nothing is in its way, begins its arena (5 to 25 TiB), and the 16 TiB that it may have
@@ -13,21 +16,7 @@ ARENA = (5 * _TIB, 41 * _TIB)
 _AT_SECURE = 23
 _GONE = " (deleted)"
 
-Mapping = collections.namedtuple("Mapping", "start end permissions path")
 Sums = collections.namedtuple("Sums", "resident huge swapped")  # bytes
-
-
-def _mappings(text):
-    """Of maps or smaps: (mapping, the lines that follow it)."""
-    found = []
-    for line in (text or "").splitlines():
-        words = line.split(maxsplit=5)
-        start, dash, end = (words[0] if words else "").partition("-")
-        if dash and len(words) >= 5:
-            found.append((Mapping(int(start, 16), int(end, 16), words[1], words[5] if len(words) > 5 else ""), []))
-        elif found:
-            found[-1][1].append(line)
-    return found
 
 
 def _without_note(path):
@@ -45,10 +34,12 @@ class Process:
         self.top = f"{self.folder}/root"
         self.status = files.table(f"{self.folder}/status")
         self.exe = files.link(f"{self.folder}/exe")
-        maps = files.text(f"{self.folder}/maps")
-        self.mappings = [mapping for mapping, _ in _mappings(maps)] if maps else None
+        text = files.text(f"{self.folder}/maps")
+        self.mappings = maps.mappings(text) if text else None
         environment = files.bytes(f"{self.folder}/environ")
-        self.environment = None if environment is None else dict(
+        # Some programs write their title over it: what is left then is zeroes, or no name.
+        self.has_overwritten_environment = bool(environment) and b"=" not in environment.split(b"\0")[0]
+        self.environment = None if environment is None or self.has_overwritten_environment else dict(
             entry.split("=", 1) for entry in environment.decode("utf-8", "surrogateescape").split("\0") if "=" in entry)
         self.current = files.link(f"{self.folder}/cwd") or "/"
         self.is_secure = self._is_secure()
@@ -57,6 +48,7 @@ class Process:
         self.threads_asleep = self._threads_asleep()
         self._objects = None
         self._order = None
+        self._is_order_told = False
 
     # ---- what it is ----
 
@@ -95,7 +87,7 @@ class Process:
     def _arena(self):
         """What is in memory where the arena of libspanalloc.so is; None where nothing is, or it is not told."""
         resident = huge = swapped = seen = 0
-        for mapping, lines in _mappings(self.files.text(f"{self.folder}/smaps")):
+        for mapping, lines in maps.with_lines(self.files.text(f"{self.folder}/smaps")):
             if ARENA[0] <= mapping.start < ARENA[1] and not mapping.path and "w" in mapping.permissions:
                 figures = {line.partition(":")[0]: kib(line.partition(":")[2]) or 0 for line in lines}
                 resident += figures.get("Rss", 0)
@@ -177,8 +169,12 @@ class Process:
         return self.preloaded_by_environment() + self._entries(system)
 
     def order(self):
-        """The mapped files in which the loader looks for malloc, in that order: the program, what is preloaded, what
-        each of them is linked with, level by level. What was opened later (dlopen) is not among them."""
+        """The mapped files in which the loader looks for malloc, in that order: its own list, where that can be read.
+        Else as it makes that list: the program, what is preloaded, what each of them is linked with, level by level.
+        (What was opened later, by dlopen, is the list's end, or is not there.)"""
+        if self._order is None:
+            self._order = self._told_order()
+            self._is_order_told = self._order is not None
         if self._order is None:
             found = [self.exe] if self.exe else []
             for entry in self.preloaded():
@@ -194,14 +190,32 @@ class Process:
             self._order = found
         return self._order
 
+    def _told_order(self):
+        if self.files.root or not self.mappings or not self.exe:  # (made-up files have no process behind them)
+            return None
+        try:
+            return objects.link_order(Memory(self.number), self.mappings, self.exe)
+        except (CannotRead, Ended):
+            return None
+
     def malloc_object(self):
-        """(the file whose malloc its calls reach, True); (None, False) where a file before it could not be read."""
+        """(the file whose malloc its calls reach, None where none has one; why that cannot be told, None where it can).
+        """
         for path in self.order():
             read = self.objects.get(path)
             if read is None and preload.is_our_file(path):
-                return path, True  # it was replaced; each that bears the name has a malloc
+                break  # it was replaced; each that bears the name has a malloc
             if read is None or read.exported is None:
-                return None, False
+                return None, "of a file that it has, the symbols cannot be read"
             if "malloc" in read.exported:
-                return path, True
-        return None, True
+                break
+        else:
+            path = None
+        if path != self.exe and not self._is_order_told and self.environment is None and self._others_may_be_preloaded():
+            return None, "neither its environment nor its memory can be read"
+        return path, None
+
+    def _others_may_be_preloaded(self):
+        """Whether a file that is not known to be in the loader's order has a malloc."""
+        return any(preload.is_our_file(path) or (read and "malloc" in (read.exported or ()))
+                   for path, read in self.objects.items() if path not in self.order())

@@ -123,6 +123,8 @@ def process_findings(process, wanted_by_us=False):
         yield from environment.our_options(process.environment, entries)
         yield from environment.variables_of_others(process.environment, bool(process.ours()))
         yield from _ignored_options(process)
+    elif process.has_overwritten_environment:
+        yield from _overwritten(process)
     yield from _huge_pages_forbidden(process)
     yield from _memory(process)
     yield from _mappings(process)
@@ -136,7 +138,10 @@ def _who(process):
     about = [some(process.threads, "thread"), f"{amount(process.memory('VmRSS'))} in memory"]
     if process.memory("RssAnon"):
         about.append(f"of it {amount(process.memory('RssAnon'))} its own (heap, stacks)")
-    return Finding("process", FINE, f"Process {process.number} is {process.exe or process.name}: {', '.join(about)}.",
+    # (Of one file with several names the process has that by which it was called.)
+    name = f" ({process.name})" if process.exe and process.name not in process.exe.rpartition("/")[2] else ""
+    return Finding("process", FINE,
+                   f"Process {process.number} is {process.exe or process.name}{name}: {', '.join(about)}.",
                    "What is said of a process is said of this one.")
 
 
@@ -163,13 +168,12 @@ def _malloc(process, is_wanted):
     if program.is_static:
         yield from _static(process.exe, program, otherwise)
         return
-    path, is_known = process.malloc_object()
-    if not is_known:
+    path, why_not = process.malloc_object()
+    if why_not:
         here = f" (of ours it has {', '.join(ours)})" if ours else ""
-        yield Finding("malloc", KNOW,
-                      f"Which malloc it uses cannot be told: of a file that it has, the symbols cannot be read{here}.",
-                      "A malloc in that file would stand before others.",
-                      "Ask of a program whose files are as they were when it began, and have their symbols.")
+        yield Finding("malloc", KNOW, f"Which malloc it uses cannot be told: {why_not}{here}.",
+                      "The first file in the loader's order that has one serves the program.",
+                      "Ask as root, of a program whose files are as they were when it began.")
     elif path is None:
         yield Finding("malloc", KNOW, "None of the files that it was started with has a malloc.",
                       "What it allocates it asks of the kernel itself, or of what it opens later.",
@@ -204,6 +208,13 @@ def _ours(process, path):
         return
     yield Finding("malloc", FINE, f"Its malloc is that of {path} (config {preload.engine_of(path)}).",
                   "By the loader's order it is the first one.")
+    others = [other for other, read in process.objects.items()
+              if other != process.exe and read and read.allocator not in (None, "spanalloc", "glibc")]
+    if others:
+        yield Finding("malloc", KNOW, f"{', '.join(others)} is loaded too.",
+                      "What a program asks it by names of its own concerns its own heap, which is empty: so Redis' INFO "
+                      "memory goes on to name jemalloc, and its figures of the allocator are none of ours.",
+                      f"For the program's heap: spanalloc top {process.number}")
     if path.endswith(" (deleted)"):
         yield Finding("malloc", KNOW, f"{path}: that file was replaced or removed since the process began.",
                       "It goes on with the old one.", "Start it anew to have the one that is there now.")
@@ -233,6 +244,15 @@ def _taken(process, entries):
         why = "Nothing speaks against it now; file or variable may have been another one when the process began."
         do = "Start the program anew and look at the loader's messages: LD_DEBUG=files PROGRAM"
     yield Finding("preload", COSTS if process.is_loaded else KNOW, seen, why, do)
+
+
+def _overwritten(process):
+    yield Finding("unreadable", KNOW,
+                  f"Process {process.number} has written over its environment, as Redis, PostgreSQL and nginx do for "
+                  "their titles.",
+                  "The options and the LD_PRELOAD that it was started with cannot be read there. The malloc that it uses "
+                  "is known by what is loaded.",
+                  "Look where it is started: systemctl show -p Environment UNIT")
 
 
 def _ignored_options(process):

@@ -1,7 +1,7 @@
 """`spanalloc top`: what the heap of a running process holds, read from outside.
 
 memory      reads another process's memory
-symbol      finds an exported symbol there
+objects     programs and libraries there: notes, the loader's order
 inspection  the record by which the heap's own records are found (src/engines/inspection.hpp)
 heap        walks these, and counts
 process     what /proc tells, and which thread is which

@@ -3,9 +3,8 @@ field is. The fields stand there and here in one order; a test compares them."""
 
 import struct
 
-from spanalloc_cli.top import symbol
+from spanalloc_cli.top import objects
 
-SYMBOL = b"spanalloc_inspection"
 MAGIC = b"spanalloc heap"
 VERSION = 1
 
@@ -45,7 +44,7 @@ class Inspection:
             raise BadRecord("the record of its heap is cut off")
         magic, self.version, self.bytes, library_version, engine = _HEAD.unpack_from(data)
         if magic.rstrip(b"\0") != MAGIC:
-            raise BadRecord("what it exports under the name of the heap's record is something else")
+            raise BadRecord("what a note of its calls the heap's record is something else")
         self.path = path
         self.library_version = _text(library_version)
         self.engine = _text(engine)
@@ -100,20 +99,9 @@ def read_at(memory, address, path=""):
     return Inspection(data, path)
 
 
-def find(memory, maps, exe):
-    """The Inspection of the heap that the process uses; None: it has none of ours, or its program, linked without a
-    loader, does not tell. `exe`: opens the program's file."""
-    places = symbol.find_all(memory, maps, SYMBOL)
-    program = maps and next((m for m in maps if m.path.startswith("/")), None)
-    if not places and program:
-        try:
-            with exe() as file:
-                found = symbol.in_static_file(file, SYMBOL)
-        except OSError:
-            found = None
-        if found:
-            value, counts_from_start = found
-            places = [(value + program.start if counts_from_start else value, program.path)]
+def find(memory, mappings):
+    """The Inspection of the heap that the process uses; None: it has none of ours."""
+    places = objects.heap_records(memory, mappings)
     # A program may have several of them mapped. One is used: it has begun.
     read, bad = [], None
     for address, path in places:

@@ -80,13 +80,12 @@ class Watcher:
             return
         self._exe, self._inspection, self._problem = program, None, None
         try:
-            self._inspection = inspection.find(self._memory, self.process.mappings(), self.process.open_program)
+            self._inspection = inspection.find(self._memory, self.process.mappings())
         except inspection.BadRecord as error:
             self._problem = f"{error}; {_ALL_THERE_IS}"
             return
         if self._inspection is None:
-            self._problem = ("it does not run on a spanalloc library (or is a static program without symbols): "
-                             f"{_ALL_THERE_IS}")
+            self._problem = f"it does not run on a spanalloc library: {_ALL_THERE_IS}"
 
     def _program(self):
         """What tells one program from the next in the same process: when its memory was laid out."""

@@ -6,8 +6,8 @@ import os
 import struct
 import time
 
+from spanalloc_cli import maps
 from spanalloc_cli.doctor import elf
-from spanalloc_cli.top import symbol
 from spanalloc_cli.top.memory import CannotRead, Ended, why_refused
 
 Task = collections.namedtuple("Task", "tid name minor_faults major_faults")
@@ -52,7 +52,7 @@ class Process:
         return {name: rest.strip() for name, _, rest in lines}
 
     def mappings(self):
-        found = symbol.mappings(self.text("maps"))
+        found = maps.mappings(self.text("maps"))
         if not found:  # its memory goes first: of a process that its parent has not asked for the kernel tells no more
             raise Ended(f"process {self.pid} has ended")
         return found
