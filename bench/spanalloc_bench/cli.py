@@ -12,6 +12,7 @@ import sys
 from typing import List, Optional
 
 import typer
+import typer.core
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +25,9 @@ OWN_FAILURE, INTERRUPTED = 125, 130
 ROUNDS, QUICK_ROUNDS = 6, 2
 QUICK_OUT = tree.DEFAULT_OUT + "-quick"
 
+# Plain help texts: typer escapes brackets for a markup that is not rendered here.
+typer.core.HAS_RICH = False
+typer.core.rich = None  # the same for Debian 12's typer
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, context_settings=HELP_SETTINGS,
@@ -65,7 +69,7 @@ def _console():
     return Console(width=int(columns) if columns.isdecimal() and int(columns) > 0 else 140, no_color=True, highlight=False)
 
 
-# ---- completion (tools/spanalloc_cli/cli.py) ----
+# ---- completion (tools/spanalloc_cli/complete.py) ----
 
 
 def _one_of(words):
@@ -699,6 +703,15 @@ def use_places(places):
     """Says where the build's files are."""
     global _places
     _places = places
+
+
+def complete(places):
+    """Answers a shell that asks what fits: typer does, by the variables that it finds, of `spanalloc bench`'s words."""
+    use_places(places)
+    command = typer.Typer(add_completion=False)
+    command.callback()(lambda: None)
+    command.add_typer(app, name="bench")
+    command(prog_name="spanalloc")
 
 
 def main(places, arguments):

@@ -130,13 +130,52 @@ class InstallTest(unittest.TestCase):
         listed = call(os.path.join(self.prefix, "bin", "spanalloc"), "list", env=dict(os.environ, **self.python()))
         self.assertIn(os.path.join(self.lib, "libspanalloc.so"), listed)
 
-    def test_without_python_packages_the_command_says_what_to_install(self):
+    def without_packages(self, *words):
+        """The installed command, by a Python that has nothing but its own library."""
         start = os.path.join(self.prefix, "libexec", "spanalloc", "spanalloc_cli", "start.py")
+        helpers = os.path.join(self.prefix, "libexec", "spanalloc")
         # -S: none of the packages that this Python has; -I -B: as the launcher starts it.
-        run = subprocess.run([sys.executable, "-I", "-S", "-B", start, self.lib, self.lib, "list"], stderr=subprocess.PIPE,
-                             text=True, check=False)
+        return subprocess.run([sys.executable, "-I", "-S", "-B", start, self.lib, helpers, *words], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+    def test_the_command_needs_no_python_packages(self):
+        for words, text in ((["--version"], r"^spanalloc \d"), (["--help"], "Commands:"), (["list"], "libspanalloc.so"),
+                            (["run", "--", "sh", "-c", "echo $LD_PRELOAD"], "libspanalloc.so"),
+                            (["doctor"], "Worth knowing:"), (["doctor", "--", "true"], ""),
+                            (["compare", "-n", "1", "-w", "standard", "--", "true"], "spanalloc standard"),
+                            (["top", "--", "sh", "-c", "echo out"], "^out$")):
+            run = self.without_packages(*words)
+            self.assertEqual(run.returncode, 0, (words, run.stderr))
+            self.assertRegex(run.stdout, text)
+            self.assertNotIn("Traceback", run.stderr)
+
+    def test_the_command_says_what_the_suite_needs(self):
+        """Where there is a source tree."""
+        start = os.path.join(SOURCE, "tools", "spanalloc_cli", "start.py")
+        run = subprocess.run([sys.executable, "-I", "-S", "-B", start, self.lib, self.lib, "bench", "list"],
+                             stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(run.returncode, 125, run.stderr)
-        self.assertIn("apt install python3-typer python3-rich", run.stderr)
+        self.assertRegex(run.stderr, "typer|needs Python 3.10")
+
+    def test_another_python_where_the_first_one_is_too_old_or_there_is_none_on_the_path(self):
+        command = os.path.join(self.prefix, "bin", "spanalloc")
+        if not os.path.exists("/usr/bin/python3"):
+            self.skipTest("the system has no Python")
+        tools = os.path.join(self.folder, "tools")
+        os.makedirs(tools)
+        for name in ("dirname", "readlink"):
+            os.symlink(shutil.which(name), os.path.join(tools, name))
+        self.assertRegex(call(command, "--version", env={"PATH": tools}), r"^spanalloc \d")
+        old = os.path.join(tools, "python3")
+        with open(old, "w", encoding="ascii") as file:
+            file.write(f"""#!/bin/sh
+exec {sys.executable} -I -c 'import runpy, sys
+sys.version_info, sys.executable = (3, 6, 9), "{old}"
+del sys.argv[:2]
+runpy.run_path(sys.argv[0], run_name="__main__")' - "$@"
+""")
+        os.chmod(old, 0o755)
+        self.assertRegex(call(command, "--version", env={"PATH": tools}), r"^spanalloc \d")
 
     def test_manual_page(self):
         self.assertTrue(os.path.exists(os.path.join(self.prefix, "share", "man", "man1", "spanalloc.1")))

@@ -38,7 +38,7 @@ CLASS_KEYS = {"block_bytes", "span_bytes", "spans", "blocks", "carved_blocks", "
 THREAD_KEYS = {"cache", "tid", "name", "minor_faults", "major_faults", "spans", "span_bytes", "live_bytes",
                "unsure_bytes", "listed_spans", "listed_span_bytes", "listed_live_bytes",
                "kept_block_bytes", "kept_span_bytes"}
-PROCESS_KEYS = {"pid", "command", "name", "uptime_s", "threads", "rss_bytes", "page_table_bytes", "swap_bytes",
+PROCESS_KEYS = {"pid", "command", "name", "uptime_s", "threads", "rss_bytes", "rss_file_bytes", "page_table_bytes", "swap_bytes",
                 "minor_faults", "major_faults"}
 
 
@@ -181,7 +181,8 @@ class TopTest(Looking):
             piped = top(running.pid)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         self.assertRegex(run.stdout, rf"known_heap +PID {running.pid} .* spanalloc [\d.]+ \(standard\)")
-        self.assertRegex(run.stdout, r"(?m)^ *1\.0 KiB +\d+ +4,00\d .*█")
+        # What takes most comes first, with its part of what is live.
+        self.assertRegex(run.stdout, r"live▾.*\n─+\n *1\.0 KiB +\d+ +4,00\d +\S+ MiB +\d\d %.*█")
         self.assertRegex(run.stdout, r"(?m)^ *larger +3 ")
         self.assertNotIn("\x1b", run.stdout)
         for heading in ("live", "cached", "purgeable", "RSS", "page tables", "faults", "fullness", "TID"):
@@ -437,6 +438,18 @@ class TerminalTest(Looking):
         self.assertIn("\x1b[?1049l", text)
         self.assertRegex(text.rpartition("\x1b[?1049l")[2], r"from the program\r?\n0\r?\n")
         self.assertIn("At its fullest", errors)
+
+    def test_a_program_that_goes_on_when_the_table_is_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            go_on = pathlib.Path(folder, "go_on")
+            shown = self.start("--interval", "0.1", "--", "sh", "-c", f"until test -e {go_on}; do sleep 0.1; done; exit 3")
+            self.read_until(shown, "fullness")
+            os.write(self.ours, b"q")
+            said = shown.stderr.readline()
+            self.assertRegex(said, r"^spanalloc: sh goes on, as process \d+; here comes what it writes\. Ctrl-C ends it\.$")
+            os.kill(int(re.search(r"process (\d+)", said)[1]), 0)
+            go_on.touch()
+            self.assertEqual(self.finish(shown)[0], 3)
 
 
 class Words:

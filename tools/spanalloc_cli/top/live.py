@@ -11,9 +11,8 @@ import termios
 import time
 import tty
 
-from rich.live import Live
-
 from spanalloc_cli import signals
+from spanalloc_cli.terminal import whole_screen
 from spanalloc_cli.top.look import Watcher
 from spanalloc_cli.top.memory import CannotRead, Ended
 from spanalloc_cli.top.screen import Screen
@@ -54,11 +53,11 @@ def _ends_by_signal(number, _):
     raise SystemExit(128 + number)
 
 
-def show(watcher, console, interval, goes_on=lambda: True, seen=lambda look: None):
+def show(watcher, output, interval, goes_on=lambda: True, seen=lambda look: None):
     """The live table, until the user ends it (True), or the process ends or goes_on() says no (False). `seen` is given
     each look. CannotRead as Watcher.look()."""
-    screen = Screen(watcher.pid, sort="live")  # what is cut off at the end is little
-    with _keys() as key, Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+    screen = Screen(watcher.pid)
+    with _keys() as key, whole_screen(output) as draw:
         keys = sys.stdin.isatty()
         look, size = None, None
         pause, due = min(_FIRST_PAUSE_S, interval), 0.0
@@ -75,9 +74,9 @@ def show(watcher, console, interval, goes_on=lambda: True, seen=lambda look: Non
                 size = None
                 pause = interval if look.totals else min(2 * pause, interval)
                 due = time.monotonic() + pause
-            if look is not None and size != console.size:
-                size = console.size
-                live.update(screen.draw(look, size.width, size.height, keys), refresh=True)
+            if look is not None and size != output.size:
+                size = output.size
+                draw(screen.draw(look, *size, keys))
             pressed = key(min(_TICK_S, max(due - time.monotonic(), 0.01)))
             if pressed in ("q", "Q"):
                 return True
@@ -89,12 +88,12 @@ def show(watcher, console, interval, goes_on=lambda: True, seen=lambda look: Non
     return False
 
 
-def watch_process(watcher, console, interval):
+def watch_process(watcher, output, interval):
     """The live table of a process that runs. Returns what to say at the end."""
     watcher.process.expect_one()
     before = signal.signal(signal.SIGTERM, _ends_by_signal)
     try:
-        ended_by_user = show(watcher, console, interval)
+        ended_by_user = show(watcher, output, interval)
     except KeyboardInterrupt:
         return ""
     finally:
@@ -116,16 +115,16 @@ class Run:
             self.fullest, self.after_s = look, after_s
 
 
-def run(command, environment, interval, console=None, output=None):
-    """Runs a program and looks at it until it ends. `console`: with a live table there; then what the program writes to
+def run(command, environment, interval, output=None, program_output=None):
+    """Runs a program and looks at it until it ends. `output`: with a live table there; then what the program writes to
     the terminal is kept until the table has gone, and where the terminal is its input it reads nothing, for the keys
-    are the table's. `output`: what it has as its standard output, else. OSError where it cannot be run."""
+    are the table's. `program_output`: what it has as its standard output, else. OSError where it cannot be run."""
     result = Run()
-    live = console is not None
+    live = output is not None
     with contextlib.ExitStack() as at_end:
         kept = at_end.enter_context(tempfile.TemporaryFile()) if live else None
         streams = {"stdin": subprocess.DEVNULL if live and sys.stdin.isatty() else None,
-                   "stdout": kept if live and sys.stdout.isatty() else output,
+                   "stdout": kept if live and sys.stdout.isatty() else program_output,
                    "stderr": kept if live and sys.stderr.isatty() else None}
         # Before the program: else it could be ended by what ends this command, and not the other way round.
         to = at_end.enter_context(signals.passed_on())
@@ -141,10 +140,11 @@ def run(command, environment, interval, console=None, output=None):
                 result.keep(look, time.monotonic() - start)
 
         try:
-            if live:
-                show(result.watcher, console, interval, lambda: program.poll() is None, seen)
-            else:
+            if not live:
                 _look_until_end(program, result.watcher, interval, seen)
+            elif show(result.watcher, output, interval, lambda: program.poll() is None, seen):
+                print(f"spanalloc: {command[0]} goes on, as process {program.pid}; here comes what it writes. Ctrl-C ends "
+                      "it.", file=sys.stderr, flush=True)
         except CannotRead as error:
             result.problem = str(error)
         if kept is not None:

@@ -110,12 +110,14 @@ class Process:
 
         return ProcessFacts(
             time=time.monotonic(), name=printable(status.get("Name", "")), uptime_s=self.uptime_s(),
-            threads=int(status.get("Threads", 0)), rss_bytes=bytes_of("VmRSS"), page_table_bytes=bytes_of("VmPTE"),
+            threads=int(status.get("Threads", 0)), rss_bytes=bytes_of("VmRSS"),
+            rss_file_bytes=bytes_of("RssFile") + bytes_of("RssShmem"), page_table_bytes=bytes_of("VmPTE"),
             swap_bytes=bytes_of("VmSwap"), minor_faults=int(fields[7]), major_faults=int(fields[9]))
 
 
 ProcessFacts = collections.namedtuple(
-    "ProcessFacts", "time name uptime_s threads rss_bytes page_table_bytes swap_bytes minor_faults major_faults")
+    "ProcessFacts", "time name uptime_s threads rss_bytes rss_file_bytes page_table_bytes swap_bytes minor_faults "
+    "major_faults")
 
 
 def printable(text):

@@ -1,15 +1,12 @@
 """Tables of a look, as wide and as high as the terminal."""
 
-from rich import box
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from spanalloc_cli.terminal import Table, cropped, padded, paint, width_of
 
-SORTS = ("size", "live", "free", "fullness")  # of the table of classes, by the key s
+SORTS = ("live", "free", "fullness", "size")  # of the table of classes, by the key s
 _BAR = 10
 _WIDE = 150  # columns from which on the two tables stand side by side
 _SMALL = 80  # columns below which some are left out
-_TABLE_LINES = 3  # of a table without its rows: a line between, heading, rule
+_TABLE_LINES = 3  # of a table without its rows: a line before it, heading, rule
 _LEAST_ROWS = 4  # of a table; without room for that in both the one of threads is left out
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -38,20 +35,24 @@ def per_second(now, before, seconds):
 
 def _bar(part, whole, unsure=0):
     if whole <= 0:
-        return Text(" " * _BAR)
+        return " " * _BAR
     full = round(_BAR * part / whole)
     maybe = min(round(_BAR * (part + unsure) / whole), _BAR) - full
     colour = "green" if part >= 0.75 * whole else "yellow" if part >= 0.35 * whole else "red"
     rest = _BAR - full - max(maybe, 0)
-    return Text.assemble(("█" * full, colour), ("▒" * max(maybe, 0), colour), ("·" * rest, "dim"))
+    return paint("█" * full + "▒" * max(maybe, 0), colour) + paint("·" * rest, "dim")
+
+
+def _percent(part, whole):
+    return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
 class Screen:
     """Draws looks. `previous` ones tell rates."""
 
-    def __init__(self, pid, sort="size"):
+    def __init__(self, pid):
         self.pid = pid
-        self.sort = sort
+        self.sort = SORTS[0]
         self.paused = False
         self._before = None
 
@@ -63,17 +64,16 @@ class Screen:
         self._before = look
 
     def draw(self, look, width, height=None, keys=False):
-        """`height`: lines that there are; None: as many as it takes."""
-        head = [self._title(look, width), *self._figures(look, width)]
+        """The lines. `height`: how many there may be; None: as many as it takes."""
+        found = [self._title(look, width), *self._figures(look, width)]
         if look.note:
-            head.append(Text(f" {look.note[0].upper()}{look.note[1:]}.", style="yellow"))
-        parts = list(head)
+            found.append(paint(f" {look.note[0].upper()}{look.note[1:]}.", "yellow"))
         if look.classes is not None:
-            # (One line of the figures is their table's heading.)
-            parts += self._tables(look, width, None if height is None else height - len(head) - 1 - keys)
+            found += self._tables(look, width, None if height is None else height - len(found) - keys)
         if keys:
-            parts.append(self._keys(width))
-        return Group(*parts)
+            found.append(paint(" q quit   s sort   p pause" if width >= 30 else " q s p", "dim"))
+        # (A note is read, not looked at: it may go on in a second line.)
+        return [line if height is None and look.note and look.note[1:] in line else cropped(line, width) for line in found]
 
     # ---- the head ----
 
@@ -85,9 +85,7 @@ class Screen:
             words.append(f"spanalloc {look.inspection.library_version} ({look.inspection.engine})")
         if look.torn:
             words.append(f"{look.torn} torn")
-        text = Text("  ".join(words), style="bold reverse", no_wrap=True, overflow="crop")
-        text.pad_right(max(width - text.cell_len, 0))
-        return text
+        return paint(padded(cropped("  ".join(words), width), width), "bold", "reverse")
 
     def _figures(self, look, width):
         totals, facts, before = look.totals, look.facts, self._before and self._before.facts
@@ -101,7 +99,8 @@ class Screen:
                       ("retained", amount(totals.clean_bytes + totals.purged_part_bytes + totals.decommitted_bytes))]
             if totals.unsure_bytes:
                 cells.insert(1, ("unsure", amount(totals.unsure_bytes)))
-        cells += [("RSS", amount(facts.rss_bytes)), ("page tables", amount(facts.page_table_bytes))]
+        cells += [("RSS", amount(facts.rss_bytes)), ("of files", amount(facts.rss_file_bytes)),
+                  ("page tables", amount(facts.page_table_bytes))]
         if facts.swap_bytes:
             cells.append(("swapped", amount(facts.swap_bytes)))
         rate = per_second(facts.minor_faults, before and before.minor_faults, seconds)
@@ -109,18 +108,11 @@ class Screen:
         if facts.major_faults:
             rate = per_second(facts.major_faults, before and before.major_faults, seconds)
             cells.append(("from disk", rate or f"{facts.major_faults:,}"))
-        grid = Table(box=None, show_header=True, header_style="dim", pad_edge=True, padding=(0, 1))
-        room = max(width // 13, 2)
-        for label, _ in cells[:room]:
-            grid.add_column(label, justify="right", no_wrap=True)
-        grid.add_row(*(Text(value, style="bold") for _, value in cells[:room]))
-        rest = Text("  ".join(f" {label} {value}" for label, value in cells[room:]), no_wrap=True, overflow="ellipsis")
-        return [grid, rest] if cells[room:] else [grid]
-
-    @staticmethod
-    def _keys(width):
-        text = " q quit   s sort   p pause" if width >= 30 else " q s p"
-        return Text(text, style="dim", no_wrap=True, overflow="crop")
+        widths = [max(len(label), len(value)) + 2 for label, value in cells]
+        room = sum(sum(widths[:n + 1]) <= width for n in range(len(cells)))  # what does not fit comes in a line of its own
+        found = ["".join(paint(f"{label:>{wide}}", "dim") for (label, _), wide in zip(cells[:room], widths)),
+                 "".join(paint(f"{value:>{wide}}", "bold") for (_, value), wide in zip(cells[:room], widths))]
+        return found + ["  ".join(f" {label} {value}" for label, value in cells[room:])] * (room < len(cells))
 
     # ---- the tables ----
 
@@ -128,17 +120,18 @@ class Screen:
         classes, threads = len(look.classes) + (look.totals.large_objects > 0), len(look.threads)
         if width >= _WIDE:
             rows = None if height is None else height - _TABLE_LINES
-            grid = Table.grid(padding=(0, 4))
-            grid.add_row(self._classes(look, rows, width), self._threads(look, rows, width))
-            return [Text(""), grid]
+            left, right = self._classes(look, rows, width), self._threads(look, rows, width)
+            wide = max(map(width_of, left)) + 4
+            left += [""] * (len(right) - len(left))
+            right += [""] * (len(left) - len(right))
+            return ["", *(padded(one, wide) + other if other else one for one, other in zip(left, right))]
         if height is None:
-            return [Text(""), self._classes(look, None, width), Text(""), self._threads(look, None, width)]
+            return ["", *self._classes(look, None, width), "", *self._threads(look, None, width)]
         rows = height - 2 * _TABLE_LINES
         if rows < 2 * _LEAST_ROWS:
-            return [Text(""), self._classes(look, max(height - _TABLE_LINES, 1), width)]
+            return ["", *self._classes(look, max(height - _TABLE_LINES, 1), width)]
         for_threads = min(threads, max(rows // 3, rows - classes, _LEAST_ROWS))
-        return [Text(""), self._classes(look, rows - for_threads, width),
-                Text(""), self._threads(look, for_threads, width)]
+        return ["", *self._classes(look, rows - for_threads, width), "", *self._threads(look, for_threads, width)]
 
     def _ordered(self, classes):
         def fullness(figures):
@@ -153,48 +146,48 @@ class Screen:
         return classes
 
     def _classes(self, look, rows, width):
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
         small = width < _SMALL
-        headings = ["block", "spans", "live blocks", "live", "free", "cached", "fullness"]
-        mark = {"size": "block", "live": "live", "free": "free", "fullness": "fullness"}[self.sort]
+        headings = ["block", "spans", "live blocks", "live", "share", "free", "cached", "fullness"]
+        mark = {"size": "block"}.get(self.sort, self.sort)
         shown = [heading for heading in headings if not (small and heading in ("spans", "live blocks", "cached"))]
-        for heading in shown:
-            side = "left" if heading == "fullness" else "right"
-            table.add_column(heading + "▾" * (heading == mark), justify=side, no_wrap=True)
+        table = Table(*(">" * (heading != "fullness") + heading + "▾" * (heading == mark) for heading in shown))
         ordered = self._ordered(look.classes)
         large = look.totals.large_objects
         room = len(ordered) if rows is None else rows - (1 if large else 0)
         cut = room < len(ordered)
+
+        def share(live):
+            return _percent(live, look.live_bytes)
+
         for f in ordered[:max(room - 1, 0)] if cut else ordered:
             percent = 100 * f.live_blocks / f.blocks if f.blocks else 0
-            whole = Text.assemble(_bar(f.live_blocks, f.blocks, f.unsure_blocks), f" {percent:3.0f} %")
+            whole = f"{_bar(f.live_blocks, f.blocks, f.unsure_blocks)} {percent:3.0f} %"
             if f.unsure_blocks and not small:
-                whole.append(f"  {f.unsure_blocks:,} unsure", style="dim")
+                whole += paint(f"  {f.unsure_blocks:,} unsure", "dim")
             cells = {
                 "block": amount(f.block_bytes), "spans": f"{f.spans:,}", "live blocks": f"{f.live_blocks:,}",
-                "live": amount(f.live_blocks * f.block_bytes),
+                "live": amount(f.live_blocks * f.block_bytes), "share": share(f.live_blocks * f.block_bytes),
                 "free": amount((f.free_blocks - f.kept_blocks) * f.block_bytes),
                 "cached": amount(f.kept_blocks * f.block_bytes) if f.kept_blocks else "-", "fullness": whole}
-            table.add_row(*(cells[heading] for heading in shown))
+            table.add(*(cells[heading] for heading in shown))
         if cut:
             rest = ordered[max(room - 1, 0):]
+            live = sum(f.live_blocks * f.block_bytes for f in rest)
             cells = {"block": "…", "spans": f"{sum(f.spans for f in rest):,}",
-                     "live blocks": f"{sum(f.live_blocks for f in rest):,}",
-                     "live": amount(sum(f.live_blocks * f.block_bytes for f in rest)),
-                     "fullness": Text(f"{len(rest)} more classes", style="dim")}
-            table.add_row(*(cells.get(heading, "") for heading in shown))
+                     "live blocks": f"{sum(f.live_blocks for f in rest):,}", "live": amount(live), "share": share(live),
+                     "fullness": paint(f"{len(rest)} more classes", "dim")}
+            table.add(*(cells.get(heading, "") for heading in shown))
         if large:
-            cells = {"block": "larger", "live blocks": f"{large:,}", "live": amount(look.totals.large_bytes)}
-            table.add_row(*(cells.get(heading, "") for heading in shown))
-        return table
+            cells = {"block": "larger", "live blocks": f"{large:,}", "live": amount(look.totals.large_bytes),
+                     "share": share(look.totals.large_bytes)}
+            table.add(*(cells.get(heading, "") for heading in shown))
+        return table.lines()
 
     def _threads(self, look, rows, width):
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
         small = width < _SMALL
         headings = ["TID", "thread", "spans", "of", "live", "cached", "faults"]
         shown = [heading for heading in headings if not (small and heading in ("spans", "faults"))]
-        for heading in shown:
-            table.add_column(heading, justify="left" if heading == "thread" else "right", no_wrap=True)
+        table = Table(*(">" * (heading != "thread") + heading for heading in shown))
         before = {thread.tid: thread for thread in (self._before.threads or ())} if self._before else {}
         seconds = look.facts.time - self._before.facts.time if self._before else 0
         def span_bytes(of):
@@ -213,15 +206,15 @@ class Screen:
             rate = per_second(thread.minor_faults, earlier and earlier.minor_faults, seconds)
             faults = rate or ("-" if thread.minor_faults is None else f"{thread.minor_faults:,}")
             cells = {
-                "TID": "?" if thread.tid is None else str(thread.tid), "thread": Text(thread.name or f"cache {thread.cache}"),
+                "TID": "?" if thread.tid is None else str(thread.tid), "thread": thread.name or f"cache {thread.cache}",
                 "spans": f"{figures.spans + figures.listed_spans:,}", "of": amount(span_bytes(thread)),
                 "live": amount(live_bytes(thread)), "cached": amount(cached_bytes(thread)), "faults": faults}
-            table.add_row(*(cells[heading] for heading in shown))
+            table.add(*(cells[heading] for heading in shown))
         if cut:
             rest = threads[max(rows - 1, 0):]
             cells = {"TID": "…", "thread": f"{len(rest)} more",
                      "spans": f"{sum(t.figures.spans + t.figures.listed_spans for t in rest):,}",
                      "of": amount(sum(map(span_bytes, rest))), "live": amount(sum(map(live_bytes, rest))),
                      "cached": amount(sum(map(cached_bytes, rest)))}
-            table.add_row(*(cells.get(heading, "") for heading in shown))
-        return table
+            table.add(*(cells.get(heading, "") for heading in shown))
+        return table.lines()
