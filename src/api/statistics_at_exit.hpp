@@ -16,33 +16,35 @@
 
 namespace spanalloc {
 
-/// Where to, copied when the library starts, because a program may write over its environment.
-/// Empty: nowhere.
+/// Where to, and the program's name, copied when the library starts, because a program may write
+/// over its environment and its arguments. Empty: nowhere.
 static char statistics_place[4096];
+static char statistics_program[256];
 
 SPANALLOC_COLD static void note_statistics_place() {
   if (!os::option_text("STATS_AT_EXIT", statistics_place, sizeof statistics_place))
     statistics_place[0] = '\0';
+  else
+    snprintf(statistics_program, sizeof statistics_program, "%s", os::program_name());
 }
 
-/// The place with %p replaced by the process's number, and %% by %. False: it does not fit.
+/// The place with %p replaced by the process's number, %n by the program's name, and %% by %. False:
+/// it does not fit.
 SPANALLOC_COLD static bool expand_statistics_place(char* out, std::size_t size) {
+  char number[16];
+  snprintf(number, sizeof number, "%d", os::process_id());
   std::size_t length = 0;
   for (const char* c = statistics_place; *c != '\0'; ++c) {
-    if (length + 24 > size) return false;
-    if (c[0] != '%' || (c[1] != 'p' && c[1] != '%')) {
-      out[length++] = *c;
-    } else if (*++c == '%') {
-      out[length++] = '%';
-    } else {
-      char digits[20];
-      std::size_t at = sizeof digits;
-      for (auto id = static_cast<unsigned>(os::process_id()); at == sizeof digits || id != 0;
-           id /= 10)
-        digits[--at] = static_cast<char>('0' + id % 10);
-      memcpy(out + length, digits + at, sizeof digits - at);
-      length += sizeof digits - at;
+    const char* text = c;
+    std::size_t bytes = 1;
+    if (c[0] == '%' && (c[1] == 'p' || c[1] == 'n' || c[1] == '%')) {
+      ++c;
+      text = *c == 'p' ? number : *c == 'n' ? statistics_program : "%";
+      bytes = strlen(text);
     }
+    if (bytes >= size - length) return false;
+    memcpy(out + length, text, bytes);
+    length += bytes;
   }
   out[length] = '\0';
   return true;

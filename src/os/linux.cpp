@@ -313,7 +313,8 @@ const char* option(const char* name) {
     const char* text = *entry;
     if (strncmp(text, kPrefix, sizeof kPrefix - 1) != 0) continue;
     text += sizeof kPrefix - 1;
-    if (strncmp(text, name, length) == 0 && text[length] == '=') return text + length + 1;
+    if (strncmp(text, name, length) == 0 && text[length] == '=')
+      return text[length + 1] != '\0' ? text + length + 1 : nullptr;
   }
   return nullptr;
 }
@@ -334,7 +335,7 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
   const char* text = option(name);
   if (text == nullptr) return fallback;
   std::uint64_t value = 0;
-  bool good = *text != '\0';
+  bool good = true;
   for (const char* c = text; good && *c != '\0'; ++c) {
     good = *c >= '0' && *c <= '9' && value <= (UINT64_MAX - 9) / 10;
     value = value * 10 + static_cast<std::uint64_t>(*c - '0');
@@ -383,11 +384,17 @@ unsigned option_choice(const char* name, const char* const* words, unsigned coun
   return fallback;
 }
 
+bool option_switch(const char* name, bool fallback) {
+  static constexpr const char* kWords[] = {"0", "no", "off", "false", "1", "yes", "on", "true"};
+  return option_choice(name, kWords, 8, fallback ? 4 : 0,
+                       "0 or 1, no or yes, off or on, false or true") >= 4;
+}
+
 bool option_text(const char* name, char* out, std::size_t size) {
   const char* text = option(name);
   if (text == nullptr) return false;
   const std::size_t length = strlen(text);
-  if (length == 0 || length >= size) {
+  if (length >= size) {
     say_ignored(name, text, "some text that is not too long");
     return false;
   }
@@ -421,6 +428,10 @@ bool close_file(int fd) {
 void ignore_write_signals() {
   std::uint64_t signals = std::uint64_t{1} << (SIGPIPE - 1) | std::uint64_t{1} << (SIGXFSZ - 1);
   system_call(SYS_rt_sigprocmask, SIG_BLOCK, argument(&signals), 0, sizeof signals);
+}
+
+const char* program_name() {
+  return program_invocation_short_name;
 }
 
 int process_id() {

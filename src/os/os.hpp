@@ -205,7 +205,8 @@ void sleep_briefly();
 /// The same for so many milliseconds, or less.
 void sleep_ms(std::uint64_t ms);
 
-/// Value of the environment option SPANALLOC_<name>; nullptr if unset, or in a set-user-id program.
+/// Value of the environment option SPANALLOC_<name>; nullptr if unset or empty, or in a set-user-id
+/// program.
 const char* option(const char* name);
 /// The same as an unsigned number within [low, high]. Unset: `fallback`. Malformed or out of range:
 /// one warning line on stderr and `fallback`.
@@ -222,8 +223,12 @@ inline constexpr std::uint64_t kSizeIsWord = UINT64_MAX;
 unsigned option_choice(const char* name, const char* const* words, unsigned count,
                        unsigned fallback, const char* want);
 
+/// Whether it is 1, yes, on or true; 0, no, off and false say that it is not. Unset: `fallback`.
+/// Else: one warning line on stderr, and `fallback`.
+bool option_switch(const char* name, bool fallback);
+
 /// Copies its value, and a terminating 0, to `out`. False: unset, or (after a warning line on
-/// stderr) empty or too long for `size` bytes.
+/// stderr) too long for `size` bytes.
 bool option_text(const char* name, char* out, std::size_t size);
 
 /// Writes "spanalloc: <what> <address>" to stderr in one line and aborts. A handler of SIGABRT may
@@ -248,6 +253,8 @@ bool close_file(int fd);
 /// For a process that ends: what the calling thread writes for nobody (SIGPIPE), or beyond a limit
 /// (SIGXFSZ), fails, and that is all.
 void ignore_write_signals();
+/// The name by which the program was started, without folders: in memory that it may write over.
+const char* program_name();
 int process_id();
 /// The kernel's number of the calling thread.
 int kernel_thread_id();

@@ -216,11 +216,12 @@ void sleep_ms(std::uint64_t) {
 unsigned option_choice(const char*, const char* const*, unsigned, unsigned fallback, const char*) {
   return fallback;
 }
-std::uint64_t option_number(const char* name, std::uint64_t, std::uint64_t,
-                            std::uint64_t fallback) {
-  return std::strcmp(name, "RSEQ") == 0 ? 1 : fallback;
+std::uint64_t option_number(const char*, std::uint64_t, std::uint64_t, std::uint64_t fallback) {
+  return fallback;
 }
-
+bool option_switch(const char* name, bool fallback) {
+  return std::strcmp(name, "RSEQ") == 0 || fallback;
+}
 std::uint64_t option_size(const char*, const char*, std::uint64_t fallback, const char*) {
   return fallback;
 }

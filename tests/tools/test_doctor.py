@@ -100,6 +100,10 @@ class ReaderTest(unittest.TestCase):
                 for factor in high.split("*"):
                     most *= int(factor)
                 self.assertEqual(options.OPTIONS[f"SPANALLOC_{name}"][0], options.Number(int(low), most))
+        switches = {name for name, (takes, _) in options.OPTIONS.items() if isinstance(takes, options.Switch)}
+        self.assertEqual({f"SPANALLOC_{name}" for name in re.findall(r'option_switch\("([A-Z_]+)"', sources)}, switches)
+        words = re.search(r'bool option_switch\([^;{]*{[^{]*{([^}]*)}', sources)[1]
+        self.assertEqual(tuple(re.findall('"(.*?)"', words)), options.Switch.OFF + options.Switch.ON)
 
     def test_sizes_and_places(self):
         limit, place = (options.OPTIONS[f"SPANALLOC_{name}"][0] for name in ("SOFT_LIMIT", "STATS_AT_EXIT"))

@@ -365,6 +365,10 @@ class EnvironmentTest(FindingsTest):
         self.says(self.look(SPANALLOC_CLOCK="still"), "options", COSTS, "given back")
         self.says(self.look(SPANALLOC_CLOCK="kernel"), "options", FINE)
         self.says(self.look(SPANALLOC_SEED="1"), "options", KNOW, "In production")
+        for text in ("1", "no", "off", "true"):
+            self.says(self.look(SPANALLOC_BACKGROUND=text), "options", FINE)
+        self.says(self.look(SPANALLOC_BACKGROUND="2"), "options", COSTS, "want 0 or 1, no or yes")
+        self.silent(self.look(SPANALLOC_DECAY_MS="", SPANALLOC_THP=""), "options")  # as if they were not set
 
     def test_options_that_the_preloaded_library_does_not_read(self):
         self.says(self.look(SPANALLOC_RSEQ="1", LD_PRELOAD=made_up.LIBRARY), "options", COSTS, "does not read it",

@@ -217,7 +217,7 @@ class ProcessTest(FindingsTest):
         self.tree.process(**ours)
         self.says(self.look(), "idle", KNOW, "SPANALLOC_BACKGROUND=1")
         self.tree = Tree(self)
-        self.tree.process(environment={"SPANALLOC_BACKGROUND": "1"}, **ours)
+        self.tree.process(environment={"SPANALLOC_BACKGROUND": "yes"}, **ours)
         self.silent(self.look(), "idle")
         self.tree = Tree(self)
         self.tree.process()

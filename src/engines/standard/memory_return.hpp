@@ -54,7 +54,7 @@ class MemoryReturn {
   /// Under the page layer's start lock.
   void start() {
     decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
-    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0)
+    if (background_body_ != nullptr && os::option_switch("BACKGROUND", false))
       at_next_malloc_.fetch_or_seq_cst(kBackground);  // release: pairs with before_malloc()
     start_soft_limit();
     next_purge_.store_relaxed(os::now_ms() + decay_ms_ / 2 + 1);

@@ -164,7 +164,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     link_key.choose(os::random_bits());
     if (!Spans::start() || !caches.start()) return false;
     memory_return.start();
-    may_open_magazines = os::option_number("MAGAZINES", 0, 1, 1) != 0;
+    may_open_magazines = os::option_switch("MAGAZINES", true);
     started_.store_release(1);  // release: pairs with is_started()
     return true;
   }

@@ -38,7 +38,7 @@ class CpuSequences {
   static constexpr bool kByDefault = false;
 
   void start() { used_ = are_wanted() && os::has_sequences(); }
-  static bool are_wanted() { return os::option_number("RSEQ", 0, 1, kByDefault ? 1 : 0) == 1; }
+  static bool are_wanted() { return os::option_switch("RSEQ", kByDefault); }
   /// Constant once started.
   bool are_used() const { return os::kHasSequences && used_; }
 

@@ -392,7 +392,7 @@ TEST(Os, WordsInOptionsAreCheckedAloud) {
     setenv("SPANALLOC_UNIT_TEST", kWords[i], 1);
     EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 3, 1, "few or more"), i);
   }
-  for (const char* bad : {"", "Few", "fewer", "fe", "1"}) {
+  for (const char* bad : {"Few", "fewer", "fe", "1"}) {
     setenv("SPANALLOC_UNIT_TEST", bad, 1);
     testing::internal::CaptureStderr();
     EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 3, 1, "few or more"), 1u) << bad;
@@ -410,14 +410,49 @@ TEST(Os, TextsInOptionsAreCopiedOrReported) {
   setenv("SPANALLOC_UNIT_TEST", "1234567", 1);
   EXPECT_TRUE(os::option_text("UNIT_TEST", text, sizeof text));
   EXPECT_STREQ(text, "1234567");
-  for (const char* bad : {"", "12345678"}) {
-    setenv("SPANALLOC_UNIT_TEST", bad, 1);
-    testing::internal::CaptureStderr();
-    EXPECT_FALSE(os::option_text("UNIT_TEST", text, sizeof text));
-    EXPECT_NE(testing::internal::GetCapturedStderr().find("ignored SPANALLOC_UNIT_TEST="),
-              std::string::npos);
-  }
+  setenv("SPANALLOC_UNIT_TEST", "12345678", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(os::option_text("UNIT_TEST", text, sizeof text));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("ignored SPANALLOC_UNIT_TEST="),
+            std::string::npos);
   unsetenv("SPANALLOC_UNIT_TEST");
+}
+
+TEST(Os, AnEmptyOptionIsAnUnsetOne) {
+  static constexpr const char* kWords[] = {"few", "more"};
+  char text[8];
+  setenv("SPANALLOC_UNIT_TEST", "", 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(os::option("UNIT_TEST"), nullptr);
+  EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u);
+  EXPECT_EQ(os::option_size("UNIT_TEST", "all", 42, "bytes or all"), 42u);
+  EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 2, 1, "few or more"), 1u);
+  EXPECT_TRUE(os::option_switch("UNIT_TEST", true));
+  EXPECT_FALSE(os::option_text("UNIT_TEST", text, sizeof text));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  unsetenv("SPANALLOC_UNIT_TEST");
+}
+
+TEST(Os, SwitchesAreSaidInSeveralWords) {
+  unsetenv("SPANALLOC_UNIT_TEST");
+  for (const bool fallback : {false, true}) {
+    EXPECT_EQ(os::option_switch("UNIT_TEST", fallback), fallback);
+    for (const char* on : {"1", "yes", "on", "true"}) {
+      setenv("SPANALLOC_UNIT_TEST", on, 1);
+      EXPECT_TRUE(os::option_switch("UNIT_TEST", fallback)) << on;
+    }
+    for (const char* off : {"0", "no", "off", "false"}) {
+      setenv("SPANALLOC_UNIT_TEST", off, 1);
+      EXPECT_FALSE(os::option_switch("UNIT_TEST", fallback)) << off;
+    }
+    for (const char* bad : {"2", "01", "y", "Yes", "enabled"}) {
+      setenv("SPANALLOC_UNIT_TEST", bad, 1);
+      testing::internal::CaptureStderr();
+      EXPECT_EQ(os::option_switch("UNIT_TEST", fallback), fallback) << bad;
+      EXPECT_NE(testing::internal::GetCapturedStderr().find("want 0 or 1"), std::string::npos);
+    }
+    unsetenv("SPANALLOC_UNIT_TEST");
+  }
 }
 
 TEST(Os, FilesForStatisticsAreMadeAnew) {
@@ -453,7 +488,7 @@ TEST(Os, NumbersInOptionsAreCheckedAloud) {
   EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u);
   setenv("SPANALLOC_UNIT_TEST", "17", 1);
   EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 17u);
-  for (const char* bad : {"", "x", "-1", "1 ", "0", "101", "99999999999999999999999", "0x10"}) {
+  for (const char* bad : {"x", "-1", "1 ", "0", "101", "99999999999999999999999", "0x10"}) {
     setenv("SPANALLOC_UNIT_TEST", bad, 1);
     testing::internal::CaptureStderr();
     EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u) << bad;
@@ -481,7 +516,7 @@ TEST(Os, SizesInOptionsAreCheckedAloud) {
     setenv("SPANALLOC_UNIT_TEST", text, 1);
     EXPECT_EQ(size(), bytes) << text;
   }
-  for (const char* bad : {"", "K", "M5", "5MB", "5 M", "-1", "0x10", "all ", "1.5G", "90%", "5P",
+  for (const char* bad : {"K", "M5", "5MB", "5 M", "-1", "0x10", "all ", "1.5G", "90%", "5P",
                           "1152921504606846976", "1048576T", "99999999999999999999999"}) {
     setenv("SPANALLOC_UNIT_TEST", bad, 1);
     testing::internal::CaptureStderr();

@@ -104,7 +104,7 @@ def variables_of_others(environment, ours_is_used):
         else:
             yield Finding("malloc-variables", KNOW, f"{', '.join(names)}: for {of}.", "No other malloc reads it.",
                           f"Unset it where programs do not run on {of}.")
-    if ours_is_used and "glibc.pthread.rseq=0" in tunables and options.value(environment, "SPANALLOC_RSEQ") == "1":
+    if ours_is_used and "glibc.pthread.rseq=0" in tunables and options.is_on(environment, "SPANALLOC_RSEQ"):
         yield Finding("options", COSTS, "SPANALLOC_RSEQ=1 is set, and GLIBC_TUNABLES has glibc.pthread.rseq=0.",
                       "Without threads registered for restartable sequences CPUs' caches are changed under locks.",
                       "Take glibc.pthread.rseq=0 out of GLIBC_TUNABLES.")

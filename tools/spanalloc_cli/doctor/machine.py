@@ -58,8 +58,8 @@ def huge_pages(files, environment):
         return
     wanted = options.value(environment, "SPANALLOC_THP") or "system"
     enabled = files.chosen(f"{THP}/enabled")
-    said = f"SPANALLOC_THP is {wanted}" if "SPANALLOC_THP" in environment else "SPANALLOC_THP is not set"
-    if environment.get("SPANALLOC_THP", wanted) != wanted:
+    said = f"SPANALLOC_THP is {wanted}" if environment.get("SPANALLOC_THP") else "SPANALLOC_THP is not set"
+    if (environment.get("SPANALLOC_THP") or wanted) != wanted:
         said = "SPANALLOC_THP has a value that is ignored"
     seen = f"Transparent huge pages: the kernel's switch is {enabled}, {said}."
     if enabled is None:

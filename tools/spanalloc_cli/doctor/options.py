@@ -20,6 +20,18 @@ class Number(collections.namedtuple("Number", "least most")):
         return f"a number from {self.least} to {self.most}"
 
 
+class Switch:
+    """On or off."""
+
+    ON, OFF = ("1", "yes", "on", "true"), ("0", "no", "off", "false")
+
+    def takes(self, text):
+        return text in self.ON + self.OFF
+
+    def __str__(self):
+        return "0 or 1, no or yes, off or on, false or true"
+
+
 class Word(collections.namedtuple("Word", "words")):
     def takes(self, text):
         return text in self.words
@@ -56,13 +68,13 @@ class Place(collections.namedtuple("Place", "most")):
 # {name: (the values that it takes, the engines that read it)}
 OPTIONS = {
     "SPANALLOC_ARENA_BITS": (Number(30, 45), EVERY_ENGINE),
-    "SPANALLOC_BACKGROUND": (Number(0, 1), (STANDARD,)),
+    "SPANALLOC_BACKGROUND": (Switch(), (STANDARD,)),
     "SPANALLOC_CLOCK": (Word(("kernel", "counted", "still")), EVERY_ENGINE),
     "SPANALLOC_CPUS": (Number(1, 4096), EVERY_ENGINE),
     "SPANALLOC_DECAY_MS": (Number(0, 3600 * 1000), (STANDARD, A2ALLOC)),
     "SPANALLOC_DEEPBIND": (Word(("keep",)), EVERY_ENGINE),
-    "SPANALLOC_MAGAZINES": (Number(0, 1), (STANDARD,)),
-    "SPANALLOC_RSEQ": (Number(0, 1), (SUPERMALLOC,)),
+    "SPANALLOC_MAGAZINES": (Switch(), (STANDARD,)),
+    "SPANALLOC_RSEQ": (Switch(), (SUPERMALLOC,)),
     "SPANALLOC_SEED": (Number(0, 2**63 - 1), EVERY_ENGINE),
     "SPANALLOC_SOFT_LIMIT": (Size("cgroup"), (STANDARD,)),
     "SPANALLOC_STATS_AT_EXIT": (Place(4000), EVERY_ENGINE),
@@ -71,15 +83,21 @@ OPTIONS = {
 
 
 def given(environment):
-    """{name: value} of the variables of ours, also misspelt ones, but for those of the command."""
-    return {name: value for name, value in sorted(environment.items())
-            if name.upper().startswith(PREFIX) and name not in OF_THE_COMMAND}
+    """{name: value} of the variables of ours, also misspelt ones, but for those of the command, and empty ones: a library
+    takes these for unset."""
+    return {name: text for name, text in sorted(environment.items())
+            if name.upper().startswith(PREFIX) and text and name not in OF_THE_COMMAND}
 
 
 def value(environment, name):
     """What a library takes from the environment: None where nothing is said, or nothing that it takes."""
     text = environment.get(name)
     return text if text is not None and OPTIONS[name][0].takes(text) else None
+
+
+def is_on(environment, name):
+    """Of a switch: whether it is said to be on."""
+    return value(environment, name) in Switch.ON
 
 
 def meant(name):

@@ -330,17 +330,17 @@ def _threads(process):
 
 def _idle(process):
     standard = any(preload.engine_of(path) == "standard" for path in process.ours())
-    if standard and process.environment is not None and process.environment.get("SPANALLOC_BACKGROUND") != "1":
-        yield Finding("idle", KNOW, "SPANALLOC_BACKGROUND is not 1.",
+    if standard and process.environment is not None and not options.is_on(process.environment, "SPANALLOC_BACKGROUND"):
+        yield Finding("idle", KNOW, "SPANALLOC_BACKGROUND is not on.",
                       "The threads that allocate and free give memory back in passing: a process that falls idle "
                       "keeps what was free at that time.",
                       "Where it rests for long: SPANALLOC_BACKGROUND=1, or malloc_trim(0) before it does.")
 
 
 def _filter(process):
-    named = [] if process.environment is None else [
-        name for name in ("SPANALLOC_THP", "SPANALLOC_BACKGROUND")
-        if process.environment.get(name, "0") not in ("0", "system")]
+    variables = process.environment or {}
+    named = ["SPANALLOC_THP"] * (options.value(variables, "SPANALLOC_THP") not in (None, "system"))
+    named += ["SPANALLOC_BACKGROUND"] * options.is_on(variables, "SPANALLOC_BACKGROUND")
     if process.status.get("Seccomp") == _SECCOMP_FILTER and named and process.ours():
         yield Finding("seccomp", KNOW, f"A filter of system calls stands (seccomp), and {', '.join(named)} is set.",
                       "With it the library makes calls that glibc's malloc does not make; a filter that kills ends "
