@@ -12,7 +12,8 @@ enum class Auxiliary : unsigned {
   kIsSecure,  ///< not 0: a set-user-id program, or the like
   kVdso,      ///< where the kernel has mapped its shared object; 0: nowhere
   kRandom,    ///< where 16 random bytes are; 0: nowhere
-  kLoader     ///< where the program's loader is; 0: it has none
+  kLoader,    ///< where the program's loader is; 0: it has none
+  kProgram    ///< where the path is by which the program was started; 0: nowhere
 };
 
 std::uintptr_t auxiliary(Auxiliary which);

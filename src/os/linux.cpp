@@ -34,8 +34,8 @@ struct Known {
   unsigned long type;
   Atomic<std::uintptr_t> value{kNotAsked};
 };
-constinit Known auxiliaries[] = {
-    {AT_PAGESZ}, {AT_SECURE}, {AT_SYSINFO_EHDR}, {AT_RANDOM}, {AT_BASE}};
+constinit Known auxiliaries[] = {{AT_PAGESZ}, {AT_SECURE}, {AT_SYSINFO_EHDR},
+                                 {AT_RANDOM}, {AT_BASE},   {AT_EXECFN}};
 
 SPANALLOC_COLD std::uintptr_t ask_for(Known& entry) {
   ErrnoGuard keep;
@@ -304,7 +304,7 @@ bool is_locked(void* page) {
 // Not zero: how many kernel calls the thread is in (os/kernel_call.hpp).
 alignas(2) SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;
 
-const char* option(const char* name) {
+SPANALLOC_COLD const char* option(const char* name) {
   if (auxiliary(Auxiliary::kIsSecure) != 0 || environ == nullptr) return nullptr;
   // getenv itself may be called before libc is ready for it; environ is set by the loader.
   static constexpr char kPrefix[] = "SPANALLOC_";
@@ -321,7 +321,7 @@ const char* option(const char* name) {
 
 namespace {
 
-void say_ignored(const char* name, const char* text, const char* want) {
+SPANALLOC_COLD void say_ignored(const char* name, const char* text, const char* want) {
   char line[256];
   const int n = snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want %s\n",
                          name, text, want);
@@ -330,8 +330,8 @@ void say_ignored(const char* name, const char* text, const char* want) {
 
 }  // namespace
 
-std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high,
-                            std::uint64_t fallback) {
+SPANALLOC_COLD std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high,
+                                           std::uint64_t fallback) {
   const char* text = option(name);
   if (text == nullptr) return fallback;
   std::uint64_t value = 0;
@@ -373,8 +373,8 @@ SPANALLOC_COLD std::uint64_t option_size(const char* name, const char* word, std
   return fallback;
 }
 
-unsigned option_choice(const char* name, const char* const* words, unsigned count,
-                       unsigned fallback, const char* want) {
+SPANALLOC_COLD unsigned option_choice(const char* name, const char* const* words, unsigned count,
+                                      unsigned fallback, const char* want) {
   const char* text = option(name);
   if (text == nullptr) return fallback;
   for (unsigned i = 0; i < count; ++i) {
@@ -384,13 +384,13 @@ unsigned option_choice(const char* name, const char* const* words, unsigned coun
   return fallback;
 }
 
-bool option_switch(const char* name, bool fallback) {
+SPANALLOC_COLD bool option_switch(const char* name, bool fallback) {
   static constexpr const char* kWords[] = {"0", "no", "off", "false", "1", "yes", "on", "true"};
   return option_choice(name, kWords, 8, fallback ? 4 : 0,
                        "0 or 1, no or yes, off or on, false or true") >= 4;
 }
 
-bool option_text(const char* name, char* out, std::size_t size) {
+SPANALLOC_COLD bool option_text(const char* name, char* out, std::size_t size) {
   const char* text = option(name);
   if (text == nullptr) return false;
   const std::size_t length = strlen(text);
@@ -430,8 +430,14 @@ void ignore_write_signals() {
   system_call(SYS_rt_sigprocmask, SIG_BLOCK, argument(&signals), 0, sizeof signals);
 }
 
-const char* program_name() {
-  return program_invocation_short_name;
+SPANALLOC_COLD const char* program_name() {
+  const auto* path = pointer_to<const char>(auxiliary(Auxiliary::kProgram));
+  if (path == nullptr) return "";
+  const char* name = path;
+  for (const char* c = path; *c != '\0'; ++c) {
+    if (*c == '/') name = c + 1;
+  }
+  return name;
 }
 
 int process_id() {

@@ -253,7 +253,8 @@ bool close_file(int fd);
 /// For a process that ends: what the calling thread writes for nobody (SIGPIPE), or beyond a limit
 /// (SIGXFSZ), fails, and that is all.
 void ignore_write_signals();
-/// The name by which the program was started, without folders: in memory that it may write over.
+/// The name of the file by which the program was started, of a script that of the script: in memory
+/// that the program may write over.
 const char* program_name();
 int process_id();
 /// The kernel's number of the calling thread.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -85,8 +86,9 @@ void child(const Arguments& how) {
     memset(value, 'x', strlen(value));
     clearenv();
   }
-  if (how[0] == "retitles") {  // writes over its arguments
-    memset(program_invocation_short_name, 'x', strlen(program_invocation_short_name));
+  if (how[0] == "retitles") {  // writes over what the kernel has told it
+    for (char* text : {program_invocation_name, reinterpret_cast<char*>(getauxval(AT_EXECFN))})
+      memset(text, 'x', strlen(text));
   }
   if (how[0] == "limited") {
     const rlimit no_files{0, 0};

@@ -141,7 +141,7 @@ class InstallTest(unittest.TestCase):
     def test_the_command_needs_no_python_packages(self):
         for words, text in ((["--version"], r"^spanalloc \d"), (["--help"], "Commands:"), (["list"], "libspanalloc.so"),
                             (["run", "--", "sh", "-c", "echo $LD_PRELOAD"], "libspanalloc.so"),
-                            (["doctor"], "Worth knowing:"), (["doctor", "--", "true"], ""),
+                            (["doctor"], "Worth knowing:"), (["doctor", "--", "echo", "out"], "^out$"),
                             (["compare", "-n", "1", "-w", "standard", "--", "true"], "spanalloc standard"),
                             (["top", "--", "sh", "-c", "echo out"], "^out$")):
             run = self.without_packages(*words)
@@ -171,7 +171,7 @@ class InstallTest(unittest.TestCase):
             file.write(f"""#!/bin/sh
 exec {sys.executable} -I -c 'import runpy, sys
 sys.version_info, sys.executable = (3, 6, 9), "{old}"
-del sys.argv[:2]
+del sys.argv[:3]
 runpy.run_path(sys.argv[0], run_name="__main__")' - "$@"
 """)
         os.chmod(old, 0o755)
@@ -201,11 +201,38 @@ runpy.run_path(sys.argv[0], run_name="__main__")' - "$@"
         call("cmake", "--build", build)
         self.assertIn("libspanalloc.so", call(os.path.join(build, "user"), "libspanalloc.so"))
 
+    def by_pkg_config(self, program, *words):
+        """Links a program by the words that docs/using.md has, in a shell, and those given."""
+        if not shutil.which("pkg-config"):
+            self.skipTest("no pkg-config")
+        environment = dict(os.environ, PKG_CONFIG_PATH=os.path.join(self.lib, "pkgconfig"))
+        call("sh", "-ec", " ".join(["exec cc", "-o", program, *words]), env=environment, cwd=self.folder)
+
     def test_archive(self):
+        with open(os.path.join(SOURCE, "docs", "using.md"), encoding="utf-8") as file:
+            line = re.search(r"^\| link statically \| `cc (main\.c .*?)`", file.read(), re.MULTILINE)[1]
         program = os.path.join(self.folder, "by-archive")
-        call("cc", self.source, f"-I{self.prefix}/include", "-rdynamic", "-o", program,
-             os.path.join(self.lib, "libspanalloc.a"), "-pthread")
+        self.by_pkg_config(program, line, "-rdynamic")
         call(program, "by-archive")
+
+    def test_tools_that_have_a_malloc_of_their_own_find_what_they_find_elsewhere(self):
+        with open(os.path.join(self.folder, "freed.c"), "w", encoding="ascii") as file:
+            file.write("#include <stdlib.h>\nint main(void) { volatile char* p = malloc(99); free((void*)p); return p[5]; }\n")
+        linked = f"freed.c $(pkg-config --libs spanalloc) -Wl,-rpath,{self.lib}"
+        program = os.path.join(self.folder, "freed")
+        self.by_pkg_config(program, "-g", linked)
+        for name, words, flags, found in (("valgrind", ["valgrind", "-q", "--error-exitcode=9"], [], "inside a block of size 99 free'd"),
+                                          ("AddressSanitizer", [], ["-fsanitize=address"], "heap-use-after-free")):
+            with self.subTest(name):
+                if words and not shutil.which(words[0]):
+                    self.skipTest(f"no {name}")
+                try:
+                    self.by_pkg_config(program, "-g", *flags, linked)
+                except AssertionError as error:
+                    self.skipTest(f"no {name}: {error}")
+                run = subprocess.run([*words, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+                self.assertNotEqual(run.returncode, 0)
+                self.assertIn(found, run.stdout)
 
 
 if __name__ == "__main__":
