@@ -31,8 +31,7 @@ class _Strings:
 def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), defined=None, wanted=(), dynamic=True,
         is_ours=False):
     """The bytes of a file of 64 bits. `exported`: functions of its dynamic table, `wanted`: those that are undefined
-    there; `defined`: those of its other table, None: it has none (it is stripped); `is_ours`: it has the note of our heap.
-    """
+    there; `defined`: those of its other table, None: it has none (it is stripped); `is_ours`: it has our note."""
     names, strings = _Strings(), _Strings()
     dynamic_symbols = _symbols(names, exported, wanted) if dynamic else b""
     entries = [(1, names.place(name)) for name in needed]

@@ -364,8 +364,8 @@ class DoctorTest(unittest.TestCase):
                 self.skipTest(str(error))
             found, _ = self.findings(str(process.pid))
             self.assertEqual(sorted(each["severity"] for each in found["malloc"]), sorted(severities), found["malloc"])
-            self.assertTrue(any("malloc is that of" in each["seen"] and uses in each["seen"] for each in found["malloc"]),
-                            found["malloc"])
+            said = "\n".join(each["seen"] for each in found["malloc"])
+            self.assertRegex(said, f"malloc is that of .*{re.escape(uses)}")
             self.assertIn("written over its environment", found["unreadable"][0]["seen"])
             self.assertNotIn("preload", found)
 

@@ -135,8 +135,9 @@ class InstallTest(unittest.TestCase):
         start = os.path.join(self.prefix, "libexec", "spanalloc", "spanalloc_cli", "start.py")
         helpers = os.path.join(self.prefix, "libexec", "spanalloc")
         # -S: none of the packages that this Python has; -I -B: as the launcher starts it.
-        return subprocess.run([sys.executable, "-I", "-S", "-B", start, self.lib, helpers, *words], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-B", start, self.lib, helpers, *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
 
     def test_the_command_needs_no_python_packages(self):
         for words, text in ((["--version"], r"^spanalloc \d"), (["--help"], "Commands:"), (["list"], "libspanalloc.so"),
@@ -217,12 +218,15 @@ runpy.run_path(sys.argv[0], run_name="__main__")' - "$@"
 
     def test_tools_that_have_a_malloc_of_their_own_find_what_they_find_elsewhere(self):
         with open(os.path.join(self.folder, "freed.c"), "w", encoding="ascii") as file:
-            file.write("#include <stdlib.h>\nint main(void) { volatile char* p = malloc(99); free((void*)p); return p[5]; }\n")
+            file.write("#include <stdlib.h>\n"
+                       "int main(void) { volatile char* p = malloc(99); free((void*)p); return p[5]; }\n")
         linked = f"freed.c $(pkg-config --libs spanalloc) -Wl,-rpath,{self.lib}"
         program = os.path.join(self.folder, "freed")
         self.by_pkg_config(program, "-g", linked)
-        for name, words, flags, found in (("valgrind", ["valgrind", "-q", "--error-exitcode=9"], [], "inside a block of size 99 free'd"),
-                                          ("AddressSanitizer", [], ["-fsanitize=address"], "heap-use-after-free")):
+        for name, words, flags, found in (
+            ("valgrind", ["valgrind", "-q", "--error-exitcode=9"], [], "inside a block of size 99 free'd"),
+            ("AddressSanitizer", [], ["-fsanitize=address"], "heap-use-after-free"),
+        ):
             with self.subTest(name):
                 if words and not shutil.which(words[0]):
                     self.skipTest(f"no {name}")
@@ -230,7 +234,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")' - "$@"
                     self.by_pkg_config(program, "-g", *flags, linked)
                 except AssertionError as error:
                     self.skipTest(f"no {name}: {error}")
-                run = subprocess.run([*words, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+                run = subprocess.run([*words, program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                     check=False)
                 self.assertNotEqual(run.returncode, 0)
                 self.assertIn(found, run.stdout)
 

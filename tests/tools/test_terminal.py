@@ -15,9 +15,10 @@ class Comparison:
     """One with figures as large programs have them."""
 
     def __init__(self):
-        record = {"wall_s": 1234.567, "user_s": 4000.0, "system_s": 100.0, "peak_kib": 100 << 20, "minor_faults": 10 ** 8,
-                  "major_faults": 0}
-        self.contenders = [Contender("glibc", "/a"), Contender("supermalloc", "/b", ours=True), Contender("tcmalloc", "/c")]
+        record = {"wall_s": 1234.567, "user_s": 4000.0, "system_s": 100.0, "peak_kib": 100 << 20,
+                  "minor_faults": 10 ** 8, "major_faults": 0}
+        self.contenders = [Contender("glibc", "/a"), Contender("supermalloc", "/b", ours=True),
+                           Contender("tcmalloc", "/c")]
         for contender in self.contenders:
             contender.runs = [record]
         self.contenders[1].processes, self.contenders[1].processes_ours = 3, 2

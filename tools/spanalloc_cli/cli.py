@@ -14,7 +14,7 @@ _FLAG = {"action": "store_true"}
 
 
 class Option(collections.namedtuple("Option", "flags settings complete")):
-    """`flags`: the long one first; `settings`: for argparse; `complete()`: words that fit as its value, None: none do."""
+    """`flags`: the long one first; `settings`: for argparse; `complete()`: words that fit as its value, or None."""
 
     def __new__(cls, *flags, complete=None, **settings):  # pylint: disable=redefined-outer-name
         return super().__new__(cls, flags, settings, complete)
@@ -30,7 +30,8 @@ class Command(collections.namedtuple("Command", "short arguments text options do
     may follow these (else what follows the first of them is the program's, also without `--`)."""
 
     def __new__(cls, short, arguments, text, options, do, takes_program=True, mixes=False):
-        return super().__new__(cls, short, arguments, textwrap.dedent(text).strip("\n"), options, do, takes_program, mixes)
+        text = textwrap.dedent(text).strip("\n")
+        return super().__new__(cls, short, arguments, text, options, do, takes_program, mixes)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -110,16 +111,16 @@ def _bench(words):
 def _suite():
     """The suite's commands; a text that says why there are none here."""
     if not os.path.isfile(os.path.join(_SUITE, "spanalloc_bench", "cli.py")):
-        return ("the benchmark suite belongs to the source tree and is not installed with this command. In a clone of the\n"
-                "repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench.")
+        return ("the benchmark suite belongs to the source tree and is not installed with this command. In a clone of\n"
+                "the repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench.")
     if sys.version_info < (3, 10):
         return f"bench needs Python 3.10 or newer; this is {sys.version.split()[0]}"
     sys.path.insert(0, _SUITE)
     try:
         from spanalloc_bench import cli as suite
     except ImportError as error:
-        return (f"{error}. bench needs the Python packages typer and rich: scripts/bench sets up build/venv, which has\n"
-                f"them; or name a Python that does: SPANALLOC_PYTHON=/a/venv/bin/python3 (this one is {sys.executable})")
+        return (f"{error}. bench needs the Python packages typer and rich: scripts/bench sets up build/venv, which\n"
+                f"has them; or name a Python that does: SPANALLOC_PYTHON=/a/venv/bin/python3 (not {sys.executable})")
     return suite
 
 
@@ -142,8 +143,8 @@ def _number(kind, least, most=float("inf")):
             value = None
         if value is None or not least <= value <= most:
             what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(
-                f"{text}: it takes {what} {f'of at least {least}' if most == float('inf') else f'from {least} to {most}'}")
+            bounds = f"of at least {least}" if most == float("inf") else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text}: it takes {what} {bounds}")
         return value
 
     return take
@@ -153,7 +154,8 @@ def _number(kind, least, most=float("inf")):
 
 
 def _config(text):
-    return Option("--config", "-c", default=libraries.DEFAULT_CONFIG, metavar="NAME", help=text, complete=_complete_config)
+    return Option("--config", "-c", default=libraries.DEFAULT_CONFIG, metavar="NAME", help=text,
+                  complete=_complete_config)
 
 
 COMMANDS = {
@@ -182,9 +184,9 @@ COMMANDS = {
         (Option("--runs", "-n", type=_number(int, 1), default=5, metavar="RUNS",
                 help="Counted runs under each allocator (default 5)."),
          Option("--with", "-w", dest="with_", action="append", default=[], metavar="NAME[=PATH]",
-                help="Compare glibc and our standard config with just these: a config, an allocator found on this machine, "
-                "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, "
-                "scalloc, supermalloc, and every other allocator found.", complete=_complete_allocator),
+                help="Compare glibc and our standard config with just these: a config, an allocator found on this "
+                "machine, or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, "
+                "standard, scalloc, supermalloc, and every other allocator found.", complete=_complete_allocator),
          Option("--json", **_FLAG, help="Print JSON instead of the table, with every run's figures; spanalloc(1) "
                 "describes it."),
          Option("--timeout", type=_number(float, 0.1), default=600.0, metavar="SECONDS",
@@ -223,10 +225,10 @@ COMMANDS = {
         (_config("Which of our libraries the program runs on."),
          Option("--interval", "-i", type=_number(float, 0.1, 3600.0), default=1.0, metavar="SECONDS",
                 help="Time between two looks (default 1)."),
-         Option("--once", **_FLAG, help="One table instead of a live one: of a process as it is now, of a program as it "
-                "was at its fullest, on standard error when it has ended."),
-         Option("--json", **_FLAG, help="As --once, as JSON on standard output; spanalloc(1) describes it. The program's "
-                "standard output goes to standard error.")), _top, mixes=True),
+         Option("--once", **_FLAG, help="One table instead of a live one: of a process as it is now, of a program as "
+                "it was at its fullest, on standard error when it has ended."),
+         Option("--json", **_FLAG, help="As --once, as JSON on standard output; spanalloc(1) describes it. The "
+                "program's standard output goes to standard error.")), _top, mixes=True),
     "list": Command(
         "List our configs and the other allocators.", "", """
         List our configs and the other allocators found on this machine.

@@ -145,7 +145,8 @@ def remarks(comparison):
            "Memory: peak of RSS + page tables, whole process tree.")
     median = comparison.contenders[0].medians()["wall_s"]
     if median < SHORT_S:
-        yield f"The program ends after {_time(median)}: most of that is its start, with one library more to load. Try a longer run."
+        yield (f"The program ends after {_time(median)}: most of that is its start, with one library more to load. "
+               "Try a longer run.")
 
 
 def table(comparison):

@@ -115,7 +115,7 @@ class Table:
         self._notes.append(note)
 
     def lines(self, width=None):
-        """Where that is more than `width` the headings take several lines, and the columns come closer. No cell is cut."""
+        """Where that is more than `width` the headings take several lines, and columns come closer. No cell is cut."""
         for gap, splits in ((2, False), (2, True), (1, True)):
             heads = [re.split("(?<=/)| ", heading) if splits else [heading] for heading in self._headings]
             widths = [max(map(width_of, [*head, *cells])) for head, *cells in zip(heads, *self._rows)]

@@ -83,8 +83,8 @@ OPTIONS = {
 
 
 def given(environment):
-    """{name: value} of the variables of ours, also misspelt ones, but for those of the command, and empty ones: a library
-    takes these for unset."""
+    """{name: value} of the variables of ours, also misspelt ones, but for those of the command, and empty ones, which
+    count as unset."""
     return {name: text for name, text in sorted(environment.items())
             if name.upper().startswith(PREFIX) and text and name not in OF_THE_COMMAND}
 

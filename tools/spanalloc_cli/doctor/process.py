@@ -211,7 +211,8 @@ class Process:
                 break
         else:
             path = None
-        if path != self.exe and not self._is_order_told and self.environment is None and self._others_may_be_preloaded():
+        is_sure = path == self.exe or self._is_order_told or self.environment is not None
+        if not is_sure and self._others_may_be_preloaded():
             return None, "neither its environment nor its memory can be read"
         return path, None
 

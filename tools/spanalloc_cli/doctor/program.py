@@ -212,8 +212,8 @@ def _ours(process, path):
               if other != process.exe and read and read.allocator not in (None, "spanalloc", "glibc")]
     if others:
         yield Finding("malloc", KNOW, f"{', '.join(others)} is loaded too.",
-                      "What a program asks it by names of its own concerns its own heap, which is empty: so Redis' INFO "
-                      "memory goes on to name jemalloc, and its figures of the allocator are none of ours.",
+                      "What a program asks it by names of its own concerns its own heap, which is empty: so Redis' "
+                      "INFO memory goes on to name jemalloc, and its figures of the allocator are none of ours.",
                       f"For the program's heap: spanalloc top {process.number}")
     if path.endswith(" (deleted)"):
         yield Finding("malloc", KNOW, f"{path}: that file was replaced or removed since the process began.",
@@ -250,8 +250,8 @@ def _overwritten(process):
     yield Finding("unreadable", KNOW,
                   f"Process {process.number} has written over its environment, as Redis, PostgreSQL and nginx do for "
                   "their titles.",
-                  "The options and the LD_PRELOAD that it was started with cannot be read there. The malloc that it uses "
-                  "is known by what is loaded.",
+                  "The options and the LD_PRELOAD that it was started with cannot be read there. The malloc that it "
+                  "uses is known by what is loaded.",
                   "Look where it is started: systemctl show -p Environment UNIT")
 
 

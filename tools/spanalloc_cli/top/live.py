@@ -143,8 +143,8 @@ def run(command, environment, interval, output=None, program_output=None):
             if not live:
                 _look_until_end(program, result.watcher, interval, seen)
             elif show(result.watcher, output, interval, lambda: program.poll() is None, seen):
-                print(f"spanalloc: {command[0]} goes on, as process {program.pid}; here comes what it writes. Ctrl-C ends "
-                      "it.", file=sys.stderr, flush=True)
+                print(f"spanalloc: {command[0]} goes on, as process {program.pid}; here comes what it writes. "
+                      "Ctrl-C ends it.", file=sys.stderr, flush=True)
         except CannotRead as error:
             result.problem = str(error)
         if kept is not None:

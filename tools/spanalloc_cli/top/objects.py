@@ -1,5 +1,6 @@
 """Programs and libraries as a process has them in memory: what their notes say, and in which order the loader looks. So
-it matters neither whether a file has been replaced since, nor in which container it lies, nor whether it was stripped."""
+it matters neither whether a file has been replaced since, nor in which container it lies, nor whether it was
+stripped."""
 
 import struct
 

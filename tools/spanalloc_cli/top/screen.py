@@ -1,5 +1,7 @@
 """Tables of a look, as wide and as high as the terminal."""
 
+import textwrap
+
 from spanalloc_cli.terminal import Table, cropped, padded, paint, width_of
 
 SORTS = ("live", "free", "fullness", "size")  # of the table of classes, by the key s
@@ -67,13 +69,13 @@ class Screen:
         """The lines. `height`: how many there may be; None: as many as it takes."""
         found = [self._title(look, width), *self._figures(look, width)]
         if look.note:
-            found.append(paint(f" {look.note[0].upper()}{look.note[1:]}.", "yellow"))
+            note = textwrap.wrap(f"{look.note[0].upper()}{look.note[1:]}.", max(width - 1, 20))
+            found += [paint(f" {line}", "yellow") for line in note]
         if look.classes is not None:
             found += self._tables(look, width, None if height is None else height - len(found) - keys)
         if keys:
             found.append(paint(" q quit   s sort   p pause" if width >= 30 else " q s p", "dim"))
-        # (A note is read, not looked at: it may go on in a second line.)
-        return [line if height is None and look.note and look.note[1:] in line else cropped(line, width) for line in found]
+        return [cropped(line, width) for line in found]
 
     # ---- the head ----
 
@@ -109,7 +111,8 @@ class Screen:
             rate = per_second(facts.major_faults, before and before.major_faults, seconds)
             cells.append(("from disk", rate or f"{facts.major_faults:,}"))
         widths = [max(len(label), len(value)) + 2 for label, value in cells]
-        room = sum(sum(widths[:n + 1]) <= width for n in range(len(cells)))  # what does not fit comes in a line of its own
+        room = sum(sum(widths[:n + 1]) <= width for n in range(len(cells)))
+        # What does not fit comes in a line of its own.
         found = ["".join(paint(f"{label:>{wide}}", "dim") for (label, _), wide in zip(cells[:room], widths)),
                  "".join(paint(f"{value:>{wide}}", "bold") for (_, value), wide in zip(cells[:room], widths))]
         return found + ["  ".join(f" {label} {value}" for label, value in cells[room:])] * (room < len(cells))
