@@ -57,7 +57,7 @@ class TableTest(unittest.TestCase):
     def test_without_a_terminal_it_is_plain(self):
         stream = io.StringIO()
         output = terminal.Output(stream)
-        output.print(terminal.paint("a", "bold") + "  ")
+        output.print(terminal.paint("a  ", "bold"))
         self.assertEqual((stream.getvalue(), output.is_screen, output.size[1]), ("a\n", False, None))
 
 

@@ -76,7 +76,7 @@ class Output:
 
     def print(self, *lines):
         for line in lines:
-            self.write(f"{line if self._colours else line.rstrip()}\n")
+            self.stream.write(f"{line if self._colours else plain(line).rstrip()}\n")
 
 
 @contextlib.contextmanager
