@@ -1,6 +1,8 @@
 """The scripts that judge the source tree must be able to say no."""
 
+import glob
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,20 @@ class WordsTest(unittest.TestCase):
     def test_no_glossary_and_no_files_fail(self):
         self.assertEqual(self.lint("", glossary="").returncode, 1)
         self.assertEqual(self.lint("", name="src/base/x.hpp").returncode, 1)
+
+
+class ListsTest(unittest.TestCase):
+    def test_each_class_of_tests_is_in_the_list_by_which_it_is_run(self):
+        missing = []
+        for folder in ("tools", "bench"):
+            with open(os.path.join(SOURCE, "tests", folder, "CMakeLists.txt"), encoding="utf-8") as file:
+                listed = set(re.findall(r"\w+", file.read()))
+            for path in glob.glob(os.path.join(SOURCE, "tests", folder, "test_*.py")):
+                with open(path, encoding="utf-8") as file:
+                    classes = re.findall(r"^class (\w+)\((.*)\):\n((?:.*\n)*?)(?=^\S|\Z)", file.read(), re.MULTILINE)
+                missing += [f"{path}: {name}" for name, _, text in classes
+                            if name not in listed and re.search(r"^    def test_", text, re.MULTILINE)]
+        self.assertEqual(missing, [])
 
 
 class InterfaceTest(unittest.TestCase):
