@@ -28,8 +28,8 @@ SPANALLOC_COLD static void note_statistics_place() {
     snprintf(statistics_program, sizeof statistics_program, "%s", os::program_name());
 }
 
-/// The place with %p replaced by the process's number, %n by the program's name, and %% by %. False:
-/// it does not fit.
+/// The place with %p replaced by the process's number, %n by the program's name, and %% by %.
+/// False: it does not fit.
 SPANALLOC_COLD static bool expand_statistics_place(char* out, std::size_t size) {
   char number[16];
   snprintf(number, sizeof number, "%d", os::process_id());
