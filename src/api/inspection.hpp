@@ -16,13 +16,14 @@ extern "C"
       gnu::alias("spanalloc_inspection_record")]] const spanalloc::Inspection spanalloc_inspection;
 
 // A static program that was stripped has no symbols. The note is memory of every program, whatever
-// its symbols: owner "spanalloc", type 1, 8 bytes: how far from these the record is.
-asm(R"(
-  .pushsection .note.spanalloc, "a", %note
-  .balign 4
-  .long 10, 8, 1
-  .asciz "spanalloc"
-  .balign 4
-  .quad spanalloc_inspection_record - .
-  .popsection
-)");
+// its symbols: owner "spanalloc"; type "1": malloc is this heap's, "2": only the names of
+// spanalloc.h are; 8 bytes: how far from these the record is.
+#define SPANALLOC_HEAP_NOTE(type)                    \
+  asm(".pushsection .note.spanalloc, \"a\", %note\n" \
+      ".balign 4\n"                                  \
+      ".long 10, 8, " type                           \
+      "\n"                                           \
+      ".asciz \"spanalloc\"\n"                       \
+      ".balign 4\n"                                  \
+      ".quad spanalloc_inspection_record - .\n"      \
+      ".popsection\n")

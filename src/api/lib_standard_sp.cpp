@@ -8,3 +8,5 @@ using LibraryEngine = NestedEngine<StandardEngine>;
 
 #include "api/inspection.hpp"
 #include "api/sp_api.hpp"
+
+SPANALLOC_HEAP_NOTE("2");

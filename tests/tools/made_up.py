@@ -29,9 +29,10 @@ class _Strings:
 
 
 def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), defined=None, wanted=(), dynamic=True,
-        is_ours=False):
+        our_note=None):
     """The bytes of a file of 64 bits. `exported`: functions of its dynamic table, `wanted`: those that are undefined
-    there; `defined`: those of its other table, None: it has none (it is stripped); `is_ours`: it has our note."""
+    there; `defined`: those of its other table, None: it has none (it is stripped); `our_note`: the type of the note of
+    ours that it has."""
     names, strings = _Strings(), _Strings()
     dynamic_symbols = _symbols(names, exported, wanted) if dynamic else b""
     entries = [(1, names.place(name)) for name in needed]
@@ -53,11 +54,11 @@ def elf(machine=NATIVE, interpreter=None, needed=(), soname=None, exported=(), d
     add("dynamic symbols", dynamic_symbols)
     add("strings", strings.data)
     add("symbols", symbols)
-    add("note", struct.pack("<3I", 10, 8, 1) + b"spanalloc\0\0\0" + bytes(8))
+    add("note", struct.pack("<3I", 10, 8, our_note or 0) + b"spanalloc\0\0\0" + bytes(8))
     segments = [(1, 0, at)]
     segments += [(3, *places["interpreter"])] if interpreter else []
     segments += [(2, *places["dynamic"])] if dynamic else []
-    segments += [(4, *places["note"])] if is_ours else []
+    segments += [(4, *places["note"])] if our_note else []
     sections = [(0, 0, 0, 0)]
     if dynamic:
         sections += [(11, *places["dynamic symbols"], len(sections) + 1), (3, *places["names"], 0)]

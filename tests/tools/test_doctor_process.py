@@ -81,12 +81,22 @@ class ProcessTest(FindingsTest):
             (elf(dynamic=False, defined=("main",)), COSTS, "does not know"),
             (elf(dynamic=False, defined=("runtime.mallocgc",)), COSTS, "Go's runtime"),
             (elf(dynamic=False, defined=("malloc", "sp_malloc", "__libc_malloc")), FINE, "statically with spanalloc"),
-            (elf(dynamic=False, is_ours=True), FINE, "statically with spanalloc"),
+            (elf(dynamic=False, our_note=1), FINE, "statically with spanalloc"),
+            # With libspanalloc_sp.a malloc is another's.
+            (elf(dynamic=False, our_note=2), COSTS, "only its calls of spanalloc.h are on spanalloc"),
+            (elf(dynamic=False, our_note=2, defined=("sp_malloc", "__libc_malloc")), COSTS, "with glibc's malloc"),
         ):
             self.tree = Tree(self)
             self.tree.process(content=content, preload=made_up.LIBRARY, mapped=())
             self.says(self.look(), "malloc", severity, text)
             self.says(self.look(), "preload", COSTS, "the library is not in it", "linked statically")
+
+    def test_linked_with_the_calls_alone(self):
+        self.tree.process(content=program(our_note=2, defined=("sp_malloc",)))
+        self.says(self.look(), "malloc", KNOW, f"that of {made_up.LIBC}", "serves only its calls of spanalloc.h")
+        self.tree = Tree(self)
+        self.tree.process(content=program(our_note=2, defined=("sp_malloc",), exported=("malloc", "free", "mallctl")))
+        self.says(self.look(), "malloc", KNOW, "has a malloc of its own (jemalloc)")
 
     def test_musl(self):
         self.tree.put("/lib/libc.musl.so", elf(soname="libc.so", exported=("malloc",)))

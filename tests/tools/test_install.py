@@ -216,6 +216,24 @@ runpy.run_path(sys.argv[0], run_name="__main__")' - "$@"
         self.by_pkg_config(program, line, "-rdynamic")
         call(program, "by-archive")
 
+    def test_a_static_program_with_the_calls_alone(self):
+        """Its malloc is not ours, stripped or not; what it has of us is looked into all the same."""
+        with open(os.path.join(self.folder, "calls.c"), "w", encoding="ascii") as file:
+            file.write("#include <spanalloc/spanalloc.h>\n#include <unistd.h>\n"
+                       "int main(void) {\n"
+                       "  return !sp_malloc(5000) || write(1, \".\", 1) != 1 || read(0, &(char){0}, 1);\n}\n")
+        program = os.path.join(self.folder, "calls")
+        self.by_pkg_config(program, "-static calls.c $(pkg-config --cflags spanalloc-sp)",
+                           os.path.join(self.lib, "libspanalloc_sp.a"), "-pthread")
+        stripped = shutil.copy(program, os.path.join(self.folder, "calls-stripped"))
+        call(os.environ.get("STRIP") or "strip", stripped)
+        for path in (program, stripped):
+            with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+                running.stdout.read(1)
+                said = " ".join(call(os.path.join(self.prefix, "bin", "spanalloc"), "doctor", str(running.pid)).split())
+                running.stdin.close()
+            self.assertIn("only its calls of spanalloc.h are on spanalloc", said)
+
     def test_tools_that_have_a_malloc_of_their_own_find_what_they_find_elsewhere(self):
         with open(os.path.join(self.folder, "freed.c"), "w", encoding="ascii") as file:
             file.write("#include <stdlib.h>\n"

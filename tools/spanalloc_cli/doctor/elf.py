@@ -14,6 +14,7 @@ LOAD, DYNAMIC, _INTERP, NOTE = 1, 2, 3, 4
 _SHT_SYMTAB, _SHT_DYNSYM = 2, 11
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, DT_DEBUG = 1, 5, 14, 21
 OUR_NOTE = b"spanalloc"  # src/api/inspection.hpp
+OUR_MALLOC, OUR_CALLS = 1, 2  # its types
 _MOST_TABLE = 1 << 30  # a table that claims to be larger is none
 
 # The allocator that a function betrays, by its name; the first that fits counts. glibc's is the last, because others
@@ -66,8 +67,8 @@ def notes(data, alignment):
 class Elf:
     """One file. `bits`, `machine` (as uname says it), `interpreter` (None: it is linked statically, or is a library),
     `needed`, `soname`; `exported`: which of the functions that the doctor knows others may call; `defined`: which of
-    them are in it at all. Either is None where the file does not tell, as `defined` where it is stripped; `is_ours`: a
-    note says that our heap is in it."""
+    them are in it at all. Either is None where the file does not tell, as `defined` where it is stripped; `our_note`:
+    what a note says of our heap in it: OUR_MALLOC, OUR_CALLS (malloc is another's), or None."""
 
     def __init__(self, file):
         self._file = file
@@ -82,7 +83,7 @@ class Elf:
         self.interpreter, self.soname, self.needed = None, None, ()
         self.is_dynamic = False
         self.exported = self.defined = None
-        self.is_ours = False
+        self.our_note = None
         if self.bits == 64 and len(head) == 64:
             self._read(head)
         del self._file
@@ -100,9 +101,10 @@ class Elf:
     def allocator(self):
         """The name of the allocator in it; None where no sign of one is seen."""
         names = (self.exported or set()) | (self.defined or set())
-        if self.is_ours:
+        if self.our_note == OUR_MALLOC:
             return "spanalloc"
-        return next((name for name, sign in SIGNS if sign in names), None)
+        return next((name for name, sign in SIGNS
+                     if sign in names and (name, self.our_note) != ("spanalloc", OUR_CALLS)), None)
 
     def _unpack(self, form, data):
         return struct.unpack(self._order + form, data)
@@ -134,8 +136,9 @@ class Elf:
             elif segment.kind == LOAD:
                 loads.append((segment.address, segment.offset, segment.file_size))
             elif segment.kind == NOTE:
-                found = notes(self._at(segment.offset, segment.file_size), segment.alignment)
-                self.is_ours = self.is_ours or any(owner == OUR_NOTE for owner, *_ in found)
+                for owner, kind, *_ in notes(self._at(segment.offset, segment.file_size), segment.alignment):
+                    if owner == OUR_NOTE and kind in (OUR_MALLOC, OUR_CALLS):
+                        self.our_note = min(kind, self.our_note or kind)
         if dynamic:
             self.is_dynamic = True
             self._read_dynamic(dynamic, loads)

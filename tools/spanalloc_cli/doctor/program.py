@@ -87,8 +87,10 @@ def _static(path, read, severity):
         has = "and stripped, so its malloc has no name"
     else:
         has = "with a malloc that the doctor does not know, or none"
+    is_not = ("only its calls of spanalloc.h are on spanalloc" if read.our_note == elf.OUR_CALLS else
+              "it is not on spanalloc")
     yield Finding("malloc", severity, f"{path} is linked statically, {has}.",
-                  "No loader runs, so nothing can be preloaded: it is not on spanalloc.",
+                  f"No loader runs, so nothing can be preloaded: {is_not}.",
                   "Link it with libspanalloc.a before the C library, or dynamically: man 7 spanalloc.")
 
 
@@ -190,9 +192,11 @@ def _malloc(process, is_wanted):
                       "Preload ours, by spanalloc run or LD_PRELOAD; a library opened by dlopen replaces no malloc.")
     else:
         name = preload.allocator_name(process.objects[path], path)
+        has_calls = any(read and read.our_note == elf.OUR_CALLS for read in process.objects.values())
         yield Finding("malloc", KNOW,
-                      f"Its malloc is that of {path}{'' if name in path else f' ({name})'}; spanalloc is not in it.",
-                      "Nothing of ours serves it.", "Start it by spanalloc run -- PROGRAM, or with LD_PRELOAD.")
+                      f"Its malloc is that of {path}{'' if name in path else f' ({name})'}; spanalloc "
+                      f"{'serves only its calls of spanalloc.h' if has_calls else 'is not in it'}.",
+                      "Nothing of ours serves its malloc.", "Start it by spanalloc run -- PROGRAM, or with LD_PRELOAD.")
     if path != process.exe:
         yield from _own_malloc(process.exe, program, otherwise)
     if (program.interpreter or "").rpartition("/")[2].startswith("ld-musl"):
