@@ -562,6 +562,23 @@ class ForgedTest(unittest.TestCase):
                 self.assertIsNone(objects.link_order(words, mapped, "/lib/a"))
         self.assertIsNone(objects.link_order(Words(), mapped, "/another"))
 
+    def test_a_file_that_is_also_read(self):
+        """Where its bytes are mapped whole, below the library, its note leads astray."""
+        mapped = [maps.Mapping(0x1000, 0x2000, "r--p", 0, "/lib/a"), maps.Mapping(0x3000, 0x4000, "r--p", 0, "/lib/a")]
+        note = struct.pack("<3I", 10, 8, 2) + b"spanalloc\0\0\0" + struct.pack("<q", 0x5000 - 200)
+        file = (b"\x7fELF\x02\x01".ljust(32, b"\0") + struct.pack("<Q14x2H6x", 64, 56, 2)
+                + b"".join(struct.pack("<2I6Q", *row) for row in (
+                    (1, 4, 0, 0, 0, 4096, 4096, 4096), (4, 4, 176, 176, 176, len(note), len(note), 4))) + note)
+        for engine in ({}, {"engine": b"scalloc", "class_count": 0}):
+            words = Words()
+            words.put(0x1000, file)
+            words.put(0x3000, file)
+            words.put(0x6000, bytes(1024))
+            words.put(0x8000, record(**engine))
+            found = objects.heap_records(words, mapped)
+            self.assertEqual([address for address, _ in found], [0x6000, 0x8000])
+            self.assertEqual(inspection.find(words, mapped).path, "/lib/a")
+
     def test_a_record_that_is_cut_off(self):
         with self.assertRaises(inspection.BadRecord):
             inspection.Inspection(record()[:-1])

@@ -103,15 +103,17 @@ def find(memory, mappings):
     """The Inspection of the heap that the process uses; None: it has none of ours."""
     places = objects.heap_records(memory, mappings)
     # A program may have several of them mapped. One is used: it has begun.
-    read, bad = [], None
+    read, bad = [], {}
     for address, path in places:
         try:
             read.append(read_at(memory, address, path))
         except BadRecord as error:
-            bad = bad or error
+            bad.setdefault(path, error)
     best = max(read, key=lambda each: _reach(memory, each), default=None)
+    for each in read:
+        bad.pop(each.path, None)  # the file is mapped twice, once as bytes that are read
     if bad and (best is None or not _reach(memory, best)):
-        raise bad
+        raise next(iter(bad.values()))
     return best
 
 

@@ -49,21 +49,19 @@ class Object:
 
 
 def starts(mappings):
-    """{path: where it begins} of the files that are mapped, in the order of their addresses."""
-    found = {}
-    for mapping in mappings:
-        if mapping.offset == 0 and mapping.path.startswith("/"):
-            found.setdefault(mapping.path, mapping.start)
-    return found
+    """[(path, address)] where a file that is mapped begins, in the order of addresses. A file may be there twice:
+    loaded, and as bytes that are read."""
+    return [(mapping.path, mapping.start) for mapping in mappings
+            if mapping.offset == 0 and mapping.path.startswith("/")]
 
 
 def heap_records(memory, mappings):
     """[(address, path)] of the records to which our notes lead."""
     found = []
-    for path, start in starts(mappings).items():
+    for path, start in starts(mappings):
         try:
             ours = [(at, data) for owner, kind, at, data in Object(memory, start).notes()
-                    if (owner, kind, len(data)) == (elf.OUR_NOTE, 1, 8)]
+                    if owner == elf.OUR_NOTE and kind in (elf.OUR_MALLOC, elf.OUR_CALLS) and len(data) == 8]
         except (elf.NotElf, struct.error, OverflowError):
             continue  # another file, or a damaged one
         found += [(at + distance, path) for at, data in ours
@@ -74,9 +72,13 @@ def heap_records(memory, mappings):
 def link_order(memory, mappings, exe):
     """The paths of the files in which the loader of a process looks for a name, in its order: its own list (link_map of
     link.h). None where it has none, or none that can be read. `exe`: the program's path."""
+    return next(filter(None, (_link_order_by(memory, mappings, start)
+                              for path, start in starts(mappings) if path == exe)), None)
+
+
+def _link_order_by(memory, mappings, start):
     try:
-        program = Object(memory, starts(mappings)[exe])
-        debug = program.dynamic().get(elf.DT_DEBUG, 0)
+        debug = Object(memory, start).dynamic().get(elf.DT_DEBUG, 0)
         link = memory.number(debug + 8) if debug else None  # r_debug.r_map
         found = []
         while link and len(found) < _MOST_OBJECTS:
@@ -88,5 +90,5 @@ def link_order(memory, mappings, exe):
             if mapping and mapping.path.startswith("/"):
                 found.append(mapping.path)
         return found or None
-    except (KeyError, elf.NotElf, struct.error, OverflowError):
+    except (elf.NotElf, struct.error, OverflowError):
         return None
