@@ -338,6 +338,12 @@ class OutputTest(unittest.TestCase):
                                  check=False)
             self.assertEqual((run.returncode, run.stderr), (125, "spanalloc: standard output is closed\n"), command)
 
+    def test_a_closed_output_is_the_programs_business(self):
+        asks = ["sh", "-c", "test -e /proc/$$/fd/1"]
+        run = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", COMMAND, "run", "--", *asks], stderr=subprocess.PIPE,
+                             text=True, check=False)
+        self.assertEqual((run.returncode, run.stderr), (1, ""))
+
     def test_a_reader_that_has_gone(self):
         for command in self.COMMANDS:
             ours, its = os.pipe()

@@ -4,10 +4,11 @@ import io
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "tools"))
 
-from spanalloc_cli import compare_command, terminal  # noqa: E402
+from spanalloc_cli import compare_command, output, terminal  # noqa: E402
 from spanalloc_cli.compare import Contender  # noqa: E402
 
 
@@ -56,9 +57,18 @@ class TableTest(unittest.TestCase):
 
     def test_without_a_terminal_it_is_plain(self):
         stream = io.StringIO()
-        output = terminal.Output(stream)
-        output.print(terminal.paint("a  ", "bold"))
-        self.assertEqual((stream.getvalue(), output.is_screen, output.size[1]), ("a\n", False, None))
+        plain = terminal.Output(stream)
+        plain.print(terminal.paint("a  ", "bold"))
+        self.assertEqual((stream.getvalue(), plain.is_screen, plain.size[1]), ("a\n", False, None))
+
+    def test_codes_other_than_utf_8(self):
+        """Pictures become what there is; of names that are not text, or not in that code, nothing is lost."""
+        for code, wanted in (("latin-1", b"#-v~ \xe9 \\u6f22 \\udcff\n"),
+                             ("utf-8", "█─▾… é 漢 \\udcff\n".encode())):
+            stream = io.TextIOWrapper(io.BytesIO(), encoding=code)
+            with unittest.mock.patch("sys.stdout", stream), output.that_is_told_of():
+                terminal.Output().print("█─▾… é 漢 \udcff")
+            self.assertEqual(stream.buffer.getvalue(), wanted)
 
 
 if __name__ == "__main__":

@@ -292,7 +292,7 @@ def _complete():
 def main(places, words):
     global _places
     _places = places
-    with output.that_is_told_of():
+    with output.that_is_told_of(is_written=words[:1] != ["run"]):
         if complete.ASKED_BY in os.environ:
             _complete()
             return

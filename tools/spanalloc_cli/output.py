@@ -26,13 +26,18 @@ def print_json(facts):
 
 
 @contextlib.contextmanager
-def that_is_told_of():
-    """Where standard output is closed, or full, the command says so and has failed; where standard error is closed,
-    nobody is told anything."""
+def that_is_told_of(is_written=True):
+    """Where standard output is closed, or full, the command says so and has failed (not one that does not write there:
+    `is_written`); where standard error is closed, nobody is told anything."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # pylint: disable=consider-using-with
     if sys.stdout is None:
-        fail("standard output is closed")
+        if is_written:
+            fail("standard output is closed")
+        yield
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # names need not be text, and there are other codes than UTF-8
     try:
         try:
             yield

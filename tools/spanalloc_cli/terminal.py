@@ -8,6 +8,7 @@ import unicodedata
 
 _CODES = {"bold": 1, "dim": 2, "reverse": 7, "red": 31, "green": 32, "yellow": 33}
 _ESCAPE = re.compile("\x1b\\[[0-9;]*m")
+_ASCII = str.maketrans("█▒·─━▾…", "#=.--v~")  # where the locale's code has none of these
 _PLAIN_WIDTH = 140  # of tables where there is no terminal
 
 
@@ -51,6 +52,14 @@ def cropped(text, width):
     return found
 
 
+def _encodes(stream, text):
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Output:
     """A stream. `is_screen`: whether a picture can be drawn there, one over the other."""
 
@@ -58,6 +67,7 @@ class Output:
         self.stream = stream or sys.stdout
         self.is_terminal = self.stream.isatty()
         self.is_screen = self.is_terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        self._has_pictures = _encodes(self.stream, "".join(map(chr, _ASCII)))
         self._colours = self.is_screen and not os.environ.get("NO_COLOR")
 
     @property
@@ -72,11 +82,12 @@ class Output:
         return (int(columns) if columns.isdecimal() and int(columns) > 0 else _PLAIN_WIDTH), None
 
     def write(self, text):
-        self.stream.write(text if self._colours else plain(text))
+        text = text if self._colours else plain(text)
+        self.stream.write(text if self._has_pictures else text.translate(_ASCII))
 
     def print(self, *lines):
         for line in lines:
-            self.stream.write(f"{line if self._colours else plain(line).rstrip()}\n")
+            self.write(f"{line if self._colours else plain(line).rstrip()}\n")
 
 
 @contextlib.contextmanager
