@@ -15,7 +15,8 @@ def main(arguments):
     read = set()
     for path in pathlib.Path(arguments[0]).rglob("*"):
         if path.suffix in (".hpp", ".cpp"):
-            read |= set(re.findall(r'\boption(?:_number|_size|_choice|_switch|_text)?\("([A-Z0-9_]+)"', path.read_text(encoding="utf-8")))
+            calls = r'\boption(?:_number|_size|_choice|_switch|_text)?\("([A-Z0-9_]+)"'
+            read |= set(re.findall(calls, path.read_text(encoding="utf-8")))
     page = pathlib.Path(arguments[1]).read_text(encoding="utf-8")
     documented = set(re.findall(r"^\.(?:B|BR) SPANALLOC_([A-Z0-9_]+)\s*$", page, re.MULTILINE))
     for name in sorted(read - documented):
