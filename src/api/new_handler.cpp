@@ -18,7 +18,6 @@ asm(".weak __gxx_personality_v0\n"
     ".weak _Unwind_Resume\n"
     ".weak _ZSt9terminatev\n");
 
-#pragma weak dlopen
 #pragma weak dlsym
 
 namespace spanalloc {
@@ -33,11 +32,14 @@ namespace spanalloc {
 namespace {
 
 // Weak references are bound when this library is loaded. A C++ runtime that comes later, with a
-// plug-in, is found by asking the loader, whose functions are weak too: a statically linked
-// program need not have it.
+// plug-in, is found by asking the loader. The loader's functions are not there in every statically
+// linked program: dlsym is referenced weakly. dlopen is looked up by its name. A reference to it,
+// weak or not, has the linker warn of every statically linked program.
 void* late_symbol(const char* name) noexcept {
-  if (&dlopen == nullptr || &dlsym == nullptr) return nullptr;
-  void* runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  if (&dlsym == nullptr) return nullptr;
+  auto* const open = reinterpret_cast<decltype(&dlopen)>(dlsym(RTLD_DEFAULT, "dlopen"));
+  if (open == nullptr) return nullptr;
+  void* const runtime = open("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
   return runtime == nullptr ? nullptr : dlsym(runtime, name);
 }
 

@@ -3,13 +3,14 @@
 # through the CMake package, and by preloading.
 #
 # usage: install_test.sh BUILD_FOLDER SOURCE_FOLDER VERSION
-# Exit code 77, with the reason, when a tool is missing. CC and CMAKE name other tools.
+# Exit code 77, with the reason, when a tool is missing. CC, CXX and CMAKE name other tools.
 set -eu
 
 build=$1
 source=$2
 version=$3
 cc=${CC:-cc}
+cxx=${CXX:-c++}
 cmake=${CMAKE:-cmake}
 pkg_config=$(command -v pkg-config || command -v pkgconf) || {
   echo "skipped: pkg-config is not installed"
@@ -45,6 +46,23 @@ LD_LIBRARY_PATH=$libdir "$scratch/by_pkg_config" standard
   "$source/tests/conformance/sp_interface.c" -o "$scratch/sp_by_pkg_config" \
   $("$pkg_config" --define-variable=prefix="$prefix" --libs spanalloc-sp)
 "$scratch/sp_by_pkg_config"
+
+# As docs/using.md has it, and with the rest of the program static, too. No linker warns.
+echo "the archive:"
+for kind in "" -static; do
+  # shellcheck disable=SC2046,SC2086
+  "$cc" $kind -Wl,--fatal-warnings -fno-builtin "$source/tests/conformance/symbols.c" \
+    $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc) \
+    "$("$pkg_config" --define-variable=prefix="$prefix" --variable=libdir spanalloc)/libspanalloc.a" -pthread \
+    -o "$scratch/by_archive"
+  "$scratch/by_archive" standard
+  # shellcheck disable=SC2046,SC2086
+  "$cxx" $kind -Wl,--fatal-warnings "$source/tests/conformance/static_link.cpp" \
+    $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc) \
+    "$("$pkg_config" --define-variable=prefix="$prefix" --variable=libdir spanalloc)/libspanalloc.a" -pthread \
+    -o "$scratch/by_archive_cxx"
+  "$scratch/by_archive_cxx"
+done
 
 echo "the documents' examples:"
 examples=$source/docs/examples
