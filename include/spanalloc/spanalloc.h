@@ -198,9 +198,10 @@ struct sp_heap_options {
                        * 65536. 0: no limit */
 };
 
-/* A new heap. options: NULL for defaults; size is sizeof *options as the caller knows it. NULL with
- * errno EINVAL when the limit is below 65536 or options have what this library does not know,
- * ENOMEM when memory is out. */
+/* A new heap. options: NULL for defaults, whatever the size; size is sizeof *options as the caller
+ * knows it. NULL with errno EINVAL when the limit is below 65536, options have what this library
+ * does not know, or size is less than sizeof *options was at first (8); ENOMEM when memory is out.
+ */
 SPANALLOC_PUBLIC sp_heap* sp_heap_create(const struct sp_heap_options* options,
                                          size_t size) SPANALLOC_NOEXCEPT;
 

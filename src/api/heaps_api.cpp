@@ -95,11 +95,15 @@ SPANALLOC_INLINE void* or_out_of_memory(Allocated got) {
   return SPANALLOC_LIKELY(got.p != nullptr) ? got.p : out_of_memory();
 }
 
+// sizeof(sp_heap_options) in the first version.
+constexpr std::size_t kLeastOptionsBytes = 8;
+
 /// What the caller knows of a struct that later versions make longer: the rest is 0. False: the
-/// caller asks for what this library does not know.
+/// caller asks for what this library does not know, or `size` is of no version.
 template <class Options>
 bool read_options(Options& known, const void* given, std::size_t size) {
   if (given == nullptr) return true;
+  if (size < kLeastOptionsBytes) return false;
   memcpy(&known, given, min_of(size, sizeof known));
   for (std::size_t i = sizeof known; i < size; ++i) {
     if (static_cast<const unsigned char*>(given)[i] != 0) return false;

@@ -141,9 +141,18 @@ TEST(Heaps, KnowTheirOptions) {
   errno = 0;
   EXPECT_EQ(sp_heap_create(&options.known, sizeof options), nullptr);
   EXPECT_EQ(errno, EINVAL);
-  sp_heap* const plain = sp_heap_create(nullptr, 0);
-  EXPECT_NE(plain, nullptr);
-  sp_heap_destroy(plain);
+  // A size that is of no version would lose the limit, or part of it.
+  const sp_heap_options least{kPiece};
+  for (std::size_t size = 0; size < sizeof least; ++size) {
+    errno = 0;
+    EXPECT_EQ(sp_heap_create(&least, size), nullptr) << size;
+    EXPECT_EQ(errno, EINVAL) << size;
+  }
+  for (const std::size_t size : {std::size_t{0}, sizeof least}) {
+    sp_heap* const plain = sp_heap_create(nullptr, size);
+    EXPECT_NE(plain, nullptr);
+    sp_heap_destroy(plain);
+  }
   sp_heap_destroy(nullptr);
 }
 
