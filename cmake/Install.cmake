@@ -1,26 +1,9 @@
-# `cmake --install`: libraries, headers, the pkg-config file and the CMake package.
+# `cmake --install`: libraries, headers, the pkg-config file and the CMake package. Aliases.cmake lists the libraries.
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spanalloc)
 # Relative to the file itself, so that `cmake --install --prefix ELSEWHERE` works.
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-set(_libraries "")
-set(_targets spanalloc_static)
-spanalloc_libraries_that(_shipped ships)
-set(old_targets "") # of the CMake package: OLD:NEW, with spaces between
-foreach(_name IN LISTS _shipped)
-  list(APPEND _targets ${SPANALLOC_${_name}_TARGET})
-  if(SPANALLOC_${_name}_OLD_NAME)
-    string(REPLACE "-" "_" _old spanalloc_${SPANALLOC_${_name}_OLD_NAME})
-    string(APPEND old_targets " ${_old}:${SPANALLOC_${_name}_TARGET}")
-  endif()
-endforeach()
-foreach(_target IN LISTS _targets)
-  if(TARGET ${_target})
-    list(APPEND _libraries ${_target})
-  endif()
-endforeach()
-
 if(_libraries)
   install(TARGETS ${_libraries} spanalloc_sp spanalloc_pages EXPORT spanallocTargets
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
@@ -71,6 +54,9 @@ endforeach()
 add_custom_target(spanalloc_installed)
 set(_check "")
 foreach(_target IN LISTS _libraries ITEMS spanalloc_pages spanalloc_sp spanalloc_measure spanalloc_probe)
+  if(NOT TARGET ${_target}) # the command's, where another project embeds this one
+    continue()
+  endif()
   add_dependencies(spanalloc_installed ${_target})
   string(APPEND _check
 "if(NOT EXISTS [==[$<TARGET_FILE:${_target}>]==])
