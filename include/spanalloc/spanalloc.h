@@ -32,19 +32,56 @@ extern "C" {
 
 #define SPANALLOC_PUBLIC __attribute__((visibility("default")))
 
+/* What compilers are told of functions that return blocks, for their warnings and optimisations;
+ * nothing where SPANALLOC_PLAIN_DECLARATIONS is defined, or by compilers without __has_attribute.
+ * They know a block by the size that was asked for: with _FORTIFY_SOURCE a write beyond it, up to
+ * sp_usable_size, may end the process. sp_realloc to that size first, or have plain declarations.
+ *
+ * SPANALLOC_NEW_BLOCK: nothing else points to the block, and nobody reads it behind the compiler's
+ * back. Blocks of a program's own heaps are not so: sp_heap_visit finds them. */
+#if defined(__has_attribute) && !defined(SPANALLOC_PLAIN_DECLARATIONS)
+#if __has_attribute(malloc)
+#define SPANALLOC_NEW_BLOCK __attribute__((malloc))
+#endif
+#if __has_attribute(alloc_size)
+#define SPANALLOC_SIZE(...) __attribute__((alloc_size(__VA_ARGS__)))
+#endif
+#if __has_attribute(alloc_align)
+#define SPANALLOC_ALIGNMENT(argument) __attribute__((alloc_align(argument)))
+#endif
+#if __has_attribute(warn_unused_result)
+#define SPANALLOC_MUST_USE __attribute__((warn_unused_result))
+#endif
+#endif
+#ifndef SPANALLOC_NEW_BLOCK
+#define SPANALLOC_NEW_BLOCK
+#endif
+#ifndef SPANALLOC_SIZE
+#define SPANALLOC_SIZE(...)
+#endif
+#ifndef SPANALLOC_ALIGNMENT
+#define SPANALLOC_ALIGNMENT(argument)
+#endif
+#ifndef SPANALLOC_MUST_USE
+#define SPANALLOC_MUST_USE
+#endif
+
 /* `size` bytes aligned to 16, of any contents; a unique block when size is 0. NULL with errno
  * ENOMEM when memory is out or size is above PTRDIFF_MAX. */
-SPANALLOC_PUBLIC void* sp_malloc(size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_NEW_BLOCK SPANALLOC_SIZE(1) SPANALLOC_PUBLIC
+    void* sp_malloc(size_t size) SPANALLOC_NOEXCEPT;
 
 /* count * size zero bytes aligned to 16; a unique block when that is 0. NULL with errno ENOMEM when
  * memory is out or the product overflows or is above PTRDIFF_MAX. */
-SPANALLOC_PUBLIC void* sp_calloc(size_t count, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_NEW_BLOCK SPANALLOC_SIZE(1, 2) SPANALLOC_PUBLIC
+    void* sp_calloc(size_t count, size_t size) SPANALLOC_NOEXCEPT;
 
 /* Makes the block `size` bytes large, moving it when need be, then to an address aligned to 16
  * whatever the old one was aligned to; min(old, new) bytes of content stay. NULL block: as
  * sp_malloc. size 0: frees the block and returns NULL, errno untouched. NULL with errno ENOMEM when
  * memory is out or size is above PTRDIFF_MAX: then the block is as it was. */
-SPANALLOC_PUBLIC void* sp_realloc(void* block, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_SIZE(2) SPANALLOC_PUBLIC
+    void* sp_realloc(void* block, size_t size) SPANALLOC_NOEXCEPT;
 
 /* Frees the block, whichever function and thread it is from; NULL is ignored. */
 SPANALLOC_PUBLIC void sp_free(void* block) SPANALLOC_NOEXCEPT;
@@ -52,16 +89,18 @@ SPANALLOC_PUBLIC void sp_free(void* block) SPANALLOC_NOEXCEPT;
 /* `size` bytes aligned to `alignment`, a power of two; size need not be a multiple of it; a unique
  * block when size is 0. NULL with errno EINVAL when alignment is no power of two, ENOMEM when
  * memory is out or size + alignment is above PTRDIFF_MAX. */
-SPANALLOC_PUBLIC void* sp_aligned_alloc(size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_NEW_BLOCK SPANALLOC_ALIGNMENT(1) SPANALLOC_SIZE(2) SPANALLOC_PUBLIC
+    void* sp_aligned_alloc(size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
 /* The same by posix_memalign's rules: returns 0 and puts the block into *out; or returns EINVAL
  * (alignment is no power of two or no multiple of sizeof(void*); errno is untouched) or ENOMEM
  * (errno has it, too), *out as it was. */
+SPANALLOC_MUST_USE
 SPANALLOC_PUBLIC int sp_posix_memalign(void** out, size_t alignment,
                                        size_t size) SPANALLOC_NOEXCEPT;
 
 /* Bytes that may be read and written from the block's start, at least what was asked for; 0 for
- * NULL. */
+ * NULL. What compilers know of the size: SPANALLOC_PLAIN_DECLARATIONS above. */
 SPANALLOC_PUBLIC size_t sp_usable_size(const void* block) SPANALLOC_NOEXCEPT;
 
 /* 1 if the address lies in a span that this heap has in use (a block need not be there), or is the
@@ -202,6 +241,7 @@ struct sp_heap_options {
  * knows it. NULL with errno EINVAL when the limit is below 65536, options have what this library
  * does not know, or size is less than sizeof *options was at first (8); ENOMEM when memory is out.
  */
+SPANALLOC_MUST_USE
 SPANALLOC_PUBLIC sp_heap* sp_heap_create(const struct sp_heap_options* options,
                                          size_t size) SPANALLOC_NOEXCEPT;
 
@@ -213,13 +253,16 @@ SPANALLOC_PUBLIC void sp_heap_reset(sp_heap* heap) SPANALLOC_NOEXCEPT;
 
 /* As sp_malloc, sp_calloc, sp_aligned_alloc, in that heap. NULL with errno ENOMEM also when the
  * heap's limit is reached. */
-SPANALLOC_PUBLIC void* sp_heap_malloc(sp_heap* heap, size_t size) SPANALLOC_NOEXCEPT;
-SPANALLOC_PUBLIC void* sp_heap_calloc(sp_heap* heap, size_t count, size_t size) SPANALLOC_NOEXCEPT;
-SPANALLOC_PUBLIC void* sp_heap_aligned_alloc(sp_heap* heap, size_t alignment,
-                                             size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_SIZE(2) SPANALLOC_PUBLIC
+    void* sp_heap_malloc(sp_heap* heap, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_SIZE(2, 3) SPANALLOC_PUBLIC
+    void* sp_heap_calloc(sp_heap* heap, size_t count, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_ALIGNMENT(2) SPANALLOC_SIZE(3) SPANALLOC_PUBLIC
+    void* sp_heap_aligned_alloc(sp_heap* heap, size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
 /* As sp_realloc, of a block of that heap, and within it. */
-SPANALLOC_PUBLIC void* sp_heap_realloc(sp_heap* heap, void* block, size_t size) SPANALLOC_NOEXCEPT;
+SPANALLOC_MUST_USE SPANALLOC_SIZE(3) SPANALLOC_PUBLIC
+    void* sp_heap_realloc(sp_heap* heap, void* block, size_t size) SPANALLOC_NOEXCEPT;
 
 /* Frees a block of that heap; NULL is ignored. */
 SPANALLOC_PUBLIC void sp_heap_free(sp_heap* heap, void* block) SPANALLOC_NOEXCEPT;

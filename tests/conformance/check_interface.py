@@ -35,7 +35,7 @@ def fields(body):
 
 def functions(header):
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
-    return set(re.findall(r"\bSPANALLOC_PUBLIC [\w ]+\*? ?\b(sp_\w+)\(", text))
+    return set(re.findall(r"\bSPANALLOC_PUBLIC\s+[\w ]+\*? ?\b(sp_\w+)\(", text))
 
 
 def main(arguments):

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "child.hpp"
@@ -411,7 +412,7 @@ TEST(Heaps, LeaveNothingBehindByTheMillion) {
       ASSERT_NE(p, nullptr);
       static_cast<char*>(p)[0] = 1;
     }
-    if (i % 1000 == 0) static_cast<void>(sp_heap_malloc(heap, 3 * kMiB));
+    if (i % 1000 == 0) std::ignore = sp_heap_malloc(heap, 3 * kMiB);
     sp_heap_destroy(heap);
   }
   EXPECT_LE(arena_bytes(), before + 64 * kMiB);
@@ -450,14 +451,14 @@ TEST(Heaps, ShardsEndWithTheHeap) {
   if (os::cpu_count() == 1) GTEST_SKIP() << "one CPU has one shard";
   sp_heap* const name = sp_heap_create(nullptr, 0);
   Heap& heap = *Heap::named(reinterpret_cast<std::uint64_t>(name));
-  (void)sp_heap_malloc(name, 40);
+  std::ignore = sp_heap_malloc(name, 40);
   // One thread keeps the lock until each of so many others has found it taken once. (They begin
   // when it has it: who waits for it elsewhere than in malloc does not count.)
   std::atomic<bool> has_lock{false};
   test::in_threads(1 + HeapsConfig::kTakenToGrow, [&](unsigned n) {
     if (n != 0) {
       while (!has_lock) std::this_thread::yield();
-      while (heap.shards() == 1) (void)sp_heap_malloc(name, 40);
+      while (heap.shards() == 1) std::ignore = sp_heap_malloc(name, 40);
       return;
     }
     heap.visit([&](void*, std::size_t) {
@@ -639,7 +640,7 @@ TEST_F(HeapsDeathTest, NamesADoubleFree) {
   EXPECT_DEATH(sp_heap_free(heap, p), "double free of") << "merged";
   sp_heap_free(heap, behind);
   EXPECT_DEATH(sp_heap_free(heap, p), "double free of") << "merged with the top";
-  EXPECT_DEATH(static_cast<void>(sp_heap_realloc(heap, p, 10)), "double free of|not the start");
+  EXPECT_DEATH(std::ignore = sp_heap_realloc(heap, p, 10), "double free of|not the start");
   void* const large = sp_heap_malloc(heap, kMiB);
   sp_heap_free(heap, large);
   EXPECT_DEATH(sp_heap_free(heap, large), "no block of a heap");
@@ -665,7 +666,7 @@ TEST_F(HeapsDeathTest, NamesTheWrongHeap) {
   void* const large = sp_heap_malloc(other, kMiB);
   EXPECT_DEATH(sp_heap_free(heap, p), "block of another heap");
   EXPECT_DEATH(sp_heap_free(heap, large), "block of another heap");
-  EXPECT_DEATH(static_cast<void>(sp_heap_realloc(heap, p, 7)), "block of another heap");
+  EXPECT_DEATH(std::ignore = sp_heap_realloc(heap, p, 7), "block of another heap");
 }
 
 TEST_F(HeapsDeathTest, NamesADestroyedHeap) {
@@ -673,7 +674,7 @@ TEST_F(HeapsDeathTest, NamesADestroyedHeap) {
   void* const p = sp_heap_malloc(gone, 100);
   void* const large = sp_heap_malloc(gone, kMiB);
   sp_heap_destroy(gone);
-  EXPECT_DEATH(static_cast<void>(sp_heap_malloc(gone, 1)), "heap that was destroyed");
+  EXPECT_DEATH(std::ignore = sp_heap_malloc(gone, 1), "heap that was destroyed");
   EXPECT_DEATH(sp_heap_destroy(gone), "heap that was destroyed");
   EXPECT_DEATH(sp_heap_free(heap, p), "no block of a heap");
   EXPECT_DEATH(sp_heap_free(heap, large), "no block of a heap");
@@ -686,7 +687,7 @@ TEST_F(HeapsDeathTest, NamesADestroyedHeap) {
   } while (home_of(*others.back()) != home_of(gone));
   const OwnHeap& next = *others.back();
   if (static_cast<sp_heap*>(next) == gone) return;  // one in 65,536
-  EXPECT_DEATH(static_cast<void>(sp_heap_malloc(gone, 1)), "heap that was destroyed");
+  EXPECT_DEATH(std::ignore = sp_heap_malloc(gone, 1), "heap that was destroyed");
   EXPECT_DEATH(sp_heap_free(next, p), "not the start of a live block");
 }
 
@@ -706,8 +707,8 @@ TEST_F(HeapsDeathTest, NamesAVisitorThatUsesItsHeap) {
 }
 
 TEST_F(HeapsDeathTest, NamesNoHeap) {
-  EXPECT_DEATH(static_cast<void>(sp_heap_malloc(nullptr, 1)), "null where there must be a heap");
-  EXPECT_DEATH(static_cast<void>(sp_heap_malloc(reinterpret_cast<sp_heap*>(0x1234560000), 1)),
+  EXPECT_DEATH(std::ignore = sp_heap_malloc(nullptr, 1), "null where there must be a heap");
+  EXPECT_DEATH(std::ignore = sp_heap_malloc(reinterpret_cast<sp_heap*>(0x1234560000), 1),
                "never was one");
 }
 
@@ -724,7 +725,7 @@ TEST_F(HeapsDeathTest, NamesWritesToFreeMemory) {
   void* const behind = sp_heap_malloc(heap, 100);
   sp_heap_free(heap, p);
   std::memset(p, 0x21, 16);
-  EXPECT_DEATH(static_cast<void>(sp_heap_malloc(heap, 100)), "free memory overwritten");
+  EXPECT_DEATH(std::ignore = sp_heap_malloc(heap, 100), "free memory overwritten");
   EXPECT_DEATH(sp_heap_free(heap, behind), "free memory overwritten");
 }
 
