@@ -94,19 +94,6 @@ def measured(options):
     return text
 
 
-def write(parts):
-    """Puts each text between its markers."""
-    for document in dict.fromkeys(document for document, _ in parts):
-        path = os.path.join(common.SOURCE, document)
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        for (where, marker), content in parts.items():
-            if where == document:
-                text = readme.between_markers(text, marker, content, document)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     common.add_build_option(parser)
@@ -119,7 +106,7 @@ def main():
         if options.only_print:
             print("\n".join(parts.values()))
         else:
-            write(parts)
+            readme.write(parts, common.SOURCE)
         return
     if not options.only_print and importlib.util.find_spec("matplotlib") is None:
         sys.exit(f"the picture needs matplotlib, which {sys.executable} does not have: build/venv/bin/python3 does")
@@ -136,7 +123,7 @@ def main():
     if options.only_print:
         print("\n".join(parts.values()))
         return
-    write(parts)
+    readme.write(parts, common.SOURCE)
     draw(run)
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 
-from spanalloc_bench import tree, verify
+from spanalloc_bench import execute, tree, verify
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -151,6 +151,16 @@ def given(places, text, taken=()) -> Allocator:
     if problem:
         raise BadChoice(f"--with {text}: {problem}")
     return Allocator(name, real, Kind.GIVEN)
+
+
+def require_used(places, chosen, program):
+    """BadChoice where the program does not use an allocator's malloc when it is preloaded."""
+    for allocator in chosen:
+        environment = {**execute.clean_environment(), **dict(allocator.environment)}
+        objects, ending = verify.malloc_objects(places, allocator.path, [program, "--help"], environment)
+        if ending or set(objects.values()) != {allocator.path}:
+            raise BadChoice(f"{allocator.name}: its malloc is not what {os.path.basename(program)} uses when it is preloaded"
+                            + f": it {ending}" * bool(ending))
 
 
 # ---- page managers ----

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, build, execute, machine, old_names, packed, progress, tree, verify
+from spanalloc_bench import allocators, build, execute, machine, old_names, packed, progress, tree
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -243,12 +243,7 @@ def run(places, attacks, chosen, rounds=None, hang_s=HANG_S) -> list[Row]:
     """Every attack on every allocator."""
     program = os.path.join(tree.workloads(places), PROGRAM)
     execute.prepare_this_process()
-    for allocator in chosen:
-        environment = {**execute.clean_environment(), **dict(allocator.environment)}
-        objects, ending = verify.malloc_objects(places, allocator.path, [program, "--help"], environment)
-        if ending or set(objects.values()) != {allocator.path}:
-            raise allocators.BadChoice(f"{allocator.name}: its malloc is not what {PROGRAM} uses when it is preloaded"
-                                       + f": it {ending}" * bool(ending))
+    allocators.require_used(places, chosen, program)
     cells = [(attack, size, allocator) for attack in attacks for size in attack.sizes for allocator in chosen]
     display = _Display(len(cells))
     rows = []

@@ -45,6 +45,7 @@ app = typer.Typer(
     spanalloc bench keep             a run's samples in little room, to be kept
     spanalloc bench attacks          what allocators do when memory is misused
     spanalloc bench soak             whether the memory of servers grows in forty minutes of changing load
+    spanalloc bench memory-return    how much memory comes back once most of a heap is freed, and when
     spanalloc bench peers            builds newer allocators than the system has, to be compared with
 
     docs/benchmarks.md says what is measured and how.""",
@@ -359,8 +360,8 @@ def keep_command(
 ):
     """Copy from a run's folder what no command makes again: its samples, compressed, and what they were taken under.
 
-    report, papers, attacks --show, soak --report and manycore --report read DESTINATION as they read DIR, and make tables,
-    verdicts and pictures again. DIR stays as it is.
+    report, papers, attacks --show, memory-return --show, soak --report and manycore --report read DESTINATION as they read
+    DIR, and make tables, verdicts and pictures again. DIR stays as it is.
 
     \b
     Example:  spanalloc bench keep out/bench bench/results/2030-01-31-my-machine --picture standing.png
@@ -688,6 +689,59 @@ def soak_command(
             raise typer.Exit(1)
 
     _guarded(work, kept="Programs that were finished are kept: the same command starts the others anew.")
+
+
+@app.command("memory-return", short_help="See how much memory comes back once most of a heap is freed.",
+             context_settings=HELP_SETTINGS)
+def memory_return_command(
+    names: Optional[str] = typer.Option(
+        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
+        help="Only these, by name, and what --with adds. Default: standard, and all others found on this machine.",
+    ),
+    with_: Optional[List[str]] = WITH,
+    cases: Optional[List[str]] = typer.Option(
+        None, "--case", "-c", metavar="SIZE:KEEP[:none]",
+        help="Blocks of SIZE bytes, of which one in KEEP is kept (0: none); with :none the program sleeps afterwards. May be "
+        "repeated; the first one is drawn. Default: eight cases, 1000:64 first.",
+    ),
+    seconds: float = typer.Option(15.0, "--seconds", "-s", min=0.2, max=3600.0, metavar="N", help="How long each case goes on."),
+    megabytes: int = typer.Option(200, "--megabytes", "-m", min=1, max=1_000_000, metavar="N", help="Of all blocks of a case."),
+    out: Optional[str] = typer.Option(
+        None, "--out", "-o", metavar="DIR",
+        help="Where the samples are kept. Default: out/bench-memory-return of the source tree.",
+    ),
+    no_build: bool = NO_BUILD,
+    show: bool = typer.Option(False, "--show", help="Run nothing: table and picture of the samples that are in DIR."),
+    write: bool = typer.Option(False, "--write", help="Also put sentences, table and picture into README.md and docs/results.md."),
+):
+    """Once most of a heap is freed, how much memory comes back, and when? A picture, and a table case by allocator.
+
+    A program allocates blocks of 200 MB in all, writes them, frees most, and then allocates and frees a small block each
+    millisecond. Its memory, RSS and page tables, is read from outside every 50 ms, under every allocator alike, each as it
+    is by default. The allocators of a case run side by side.
+
+    Takes two minutes, and 200 MB of memory an allocator. DIR then holds memory-return.csv, a line a sample,
+    memory-return-meta.json, and memory-return.png, the curves of the first case; an earlier run's are replaced.
+    docs/results.md tells what was found.
+
+    Exit code: 0; 1 when one of our libraries failed; 125 when nothing could be run; 130 when interrupted.
+
+    \b
+    Examples:  spanalloc bench memory-return
+               spanalloc bench memory-return --case 256:16 --allocators standard,glibc --seconds 5 --out /tmp/return
+               spanalloc bench memory-return --show
+    """
+
+    def work():
+        from spanalloc_bench import memory_return
+
+        if not memory_return.command(
+            _places, names=names, with_=with_ or (), cases=cases or (), seconds=seconds, megabytes=megabytes, out=out,
+            show=show, write_documents=write, say=_say, console=_console(), building=not no_build,
+        ):
+            raise typer.Exit(1)
+
+    _guarded(work, kept="An earlier run's samples are as they were.")
 
 
 def _print_attacks(attacks):

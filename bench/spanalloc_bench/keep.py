@@ -15,12 +15,12 @@ import os
 import shutil
 import tempfile
 
-from spanalloc_bench import allocators, attacks, manycore, manycore_rows, medians, packed, store
+from spanalloc_bench import allocators, attacks, manycore, manycore_rows, medians, memory_return, packed, store
 from spanalloc_bench.figures import records as figures
 from spanalloc_bench.soak import records as soak
 
-TABLES = (store.SAMPLES, manycore_rows.CSV, attacks.CSV, soak.CSV)
-METAS = (store.META, manycore.META, attacks.META, soak.META)
+TABLES = (store.SAMPLES, manycore_rows.CSV, attacks.CSV, soak.CSV, memory_return.CSV)
+METAS = (store.META, manycore.META, attacks.META, soak.META, memory_return.META)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -311,3 +311,16 @@ def between_markers(text, name, content, document="README.md") -> str:
     begin, end = _markers(text, name, document)
     head, rest = text.split(begin, 1)
     return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"
+
+
+def write(parts, source):
+    """Puts each text, by (document, marker), between its markers in the documents of the source tree."""
+    for document in dict.fromkeys(document for document, _ in parts):
+        path = os.path.join(source, document)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for (where, marker), content in parts.items():
+            if where == document:
+                text = between_markers(text, marker, content, document)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)

@@ -181,13 +181,7 @@ def picture(samples, meta):
 
 
 def save_picture(samples, meta, path):
-    """Few colours: a quarter of the size, which a repository keeps for good."""
-    from PIL import Image
-
-    plots.save(picture(samples, meta), path, dpi=100)
-    with Image.open(path) as image:
-        few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+    plots.save_small(picture(samples, meta), path, dpi=100)
 
 
 # ---- the document ----
