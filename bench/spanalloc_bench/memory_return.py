@@ -12,6 +12,7 @@ The allocators of a case run side by side: only memory is compared, and the prog
 from __future__ import annotations
 
 import concurrent.futures
+import csv
 import dataclasses
 import hashlib
 import io
@@ -165,8 +166,8 @@ def _look(process, start, end, looks):
 
 def _ending(code, errors) -> str:
     said = (errors.decode(errors="replace").strip().splitlines() or [""])[-1]
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return f"the program was {how}" * (code < 0) + f"the program {how}" * (code >= 0) + f": {said}" * bool(said)
+    how = f"the program was killed by {signal.Signals(-code).name}" if code < 0 else f"the program ended with exit code {code}"
+    return how + f": {said}" * bool(said)
 
 
 def run(places, cases, chosen, seconds, megabytes, say) -> tuple[list[Sample], dict[str, dict[str, str]]]:
@@ -209,31 +210,30 @@ def facts(cases, chosen, seconds, megabytes) -> dict:
 
 
 def write(folder, samples, meta):
-    import pandas
-
     os.makedirs(folder, exist_ok=True)
-    table = pandas.DataFrame(map(dataclasses.astuple, samples), columns=list(_FIELDS))
-    packed.replace(os.path.join(folder, CSV), table.to_csv(index=False, lineterminator="\n").encode())
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_FIELDS, *map(dataclasses.astuple, samples)])
+    packed.replace(os.path.join(folder, CSV), out.getvalue().encode())
     if os.path.exists(os.path.join(folder, CSV + packed.SUFFIX)):
         os.remove(os.path.join(folder, CSV + packed.SUFFIX))  # an earlier run's
     packed.replace(os.path.join(folder, META), (json.dumps(meta, indent=1) + "\n").encode())
 
 
 def read(folder) -> tuple[list[Sample], dict]:
-    import pandas
-
     path = packed.path(folder, CSV)
     if not path:
         raise FileNotFoundError(f"{folder} holds no samples: there is no {CSV}. `spanalloc bench memory-return` makes one")
     meta = read_meta(folder)
-    names = old_names.of_record(meta)
-    try:
-        table = pandas.read_csv(io.BytesIO(packed.content(folder, CSV)), dtype=_FIELDS, keep_default_na=False)
-        if list(table.columns) != list(_FIELDS):
-            raise ValueError(f"its columns are {', '.join(map(str, table.columns))}")
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' own are ValueErrors
-        raise store.Damaged(f"{path}: these are no samples of memory-return: {error}") from None
-    samples = [Sample(*row) for row in table.itertuples(index=False, name=None)]
+    names, samples = old_names.of_record(meta), []
+    lines = csv.reader(io.StringIO(packed.content(folder, CSV).decode(errors="replace"), newline=""))
+    if next(lines, None) != list(_FIELDS):
+        raise store.Damaged(f"{path}: its first line does not name the columns of memory-return")
+    for number, line in enumerate(lines, 2):
+        try:
+            values = [kind(text) for kind, text in zip(_FIELDS.values(), line, strict=True)]
+        except ValueError:
+            raise store.Damaged(f"{path}, line {number}: this is no sample of memory-return") from None
+        samples.append(Sample(*values))
     return [dataclasses.replace(s, allocator=names.name(s.allocator)) for s in samples], names.record(meta)
 
 
@@ -298,45 +298,46 @@ def _ours(found) -> Row | None:
     return next((row for row in found if row.allocator == libraries.DEFAULT_CONFIG), None)
 
 
-def _is_least(row, found) -> bool:
-    return row.last <= (1 + NOTABLE) * min(other.last for other in found)
+def _is_least(row, found, moment) -> bool:
+    return getattr(row, moment) <= (1 + NOTABLE) * min(getattr(other, moment) for other in found)
 
 
-def losses(samples, meta) -> tuple[int, list[str]]:
-    """(cases with a row of ours, those in which another holds less at the end, with by how much and who)."""
+def losses(samples, meta, moment) -> tuple[int, list[str]]:
+    """(cases with a row of ours, those in which another holds less at the moment, "soon" or "last": by how much, and who)."""
     judged, lost = 0, []
     for case in cases_of(meta):
         found = rows(samples, meta, case)
-        ours, least = _ours(found), min(found, key=lambda row: row.last, default=None)
+        ours, least = _ours(found), min(found, key=lambda row: getattr(row, moment), default=None)
         judged += ours is not None
-        if ours and not _is_least(ours, found):
-            lost.append(f"{case.title}: {_mib(ours.last)} MiB, {least.allocator} {_mib(least.last)}")
+        if ours and not _is_least(ours, found, moment):
+            lost.append(f"{case.title}: {_mib(getattr(ours, moment))} MiB, {least.allocator} {_mib(getattr(least, moment))}")
     return judged, lost
 
 
 def table(samples, meta) -> list[list[str]]:
-    """A row a case, a column an allocator: MiB SOON_S after the first free and at the end."""
+    """A row a case, a column an allocator: MiB SOON_S after the first free and at the end, the least bold."""
     lines = []
     for case in cases_of(meta):
         found = {row.allocator: row for row in rows(samples, meta, case)}
         cells = []
         for name in meta["allocators"]:
             row = found.get(name)
-            last = _mib(row.last) if row else ""
-            if row and _is_least(row, found.values()):
-                last = f"**{last}**"
-            cells.append(f"{_mib(row.soon)} / {last}" if row else "failed")
+            cells.append(" / ".join(
+                f"**{_mib(getattr(row, moment))}**" if _is_least(row, found.values(), moment) else _mib(getattr(row, moment))
+                for moment in ("soon", "last")) if row else "failed")
         lines.append([case.title, *cells])
     return lines
 
 
-def _words_of_losses(samples, meta) -> str:
-    judged, lost = losses(samples, meta)
-    if not judged:
-        return ""
-    said = (f"`{libraries.DEFAULT_CONFIG}` is within {100 * NOTABLE:.0f} % of the least at the end in {judged - len(lost)} of "
-            f"{judged} rows.")
-    return said + (f" Another holds less in: {'; '.join(lost)}." if lost else "")
+def _words_of_losses(samples, meta) -> list[str]:
+    """A paragraph a moment."""
+    said = []
+    for moment, seconds in (("soon", SOON_S), ("last", meta["settings"]["seconds"])):
+        judged, lost = losses(samples, meta, moment)
+        if judged:
+            said.append(f"After {seconds:g} s `{libraries.DEFAULT_CONFIG}` is within {100 * NOTABLE:.0f} % of the least in "
+                        f"{judged - len(lost)} of {judged} rows." + f" Another holds less in: {'; '.join(lost)}." * bool(lost))
+    return said
 
 
 def markdown(samples, meta, where="") -> str:
@@ -346,7 +347,9 @@ def markdown(samples, meta, where="") -> str:
              "|---|" + "--:|" * len(meta["allocators"])]
     lines += [f"| {' | '.join(row)} |" for row in table(samples, meta)]
     problems = [f"{case}, {name}: {why}." for case, of in meta.get("problems", {}).items() for name, why in of.items()]
-    lines += ["", " ".join(filter(None, [_words_of_losses(samples, meta), *problems])), ""]
+    for said in (*_words_of_losses(samples, meta), *problems):
+        lines += ["", said]
+    lines.append("")
     there, commit = meta["machine"], meta["source"].get("commit", "")[:10]
     lines.append(f"{there['processor']}, {there['cores']} cores, {there['system']}, Linux {there['kernel'].split('-')[0]}, "
                  f"{there['libc']}" + f", commit {commit}" * bool(commit) + f", {meta['started'][:10]}."
@@ -365,13 +368,13 @@ def brief(samples, meta) -> str:
     freed = f"{case.keep - 1} of {case.keep}" if case.keep else "all"
     said = (f"A program fills {meta['settings']['megabytes']} MB with blocks of {size_text(case.size)}, frees {freed} of them, "
             f"and goes on with {'little work' if case.work == SMALL else 'none'}. "
-            f"`{ours.allocator}` goes from {_mib(ours.before)} MiB to {_mib(ours.soon)} within {SOON_S:g} s; after "
-            f"{seconds:g} s the others hold {_mib(others[0].last)} ({others[0].allocator}) to {_mib(others[-1].last)} "
-            f"({others[-1].allocator})")
-    return f"![{ALT}]({DOCUMENT_PICTURE})\n\n{said} ([all cases, also those it loses]({readme.RESULTS}#{HEADING})).\n"
+            f"`{ours.allocator}` goes from {_mib(ours.before)} MiB to {_mib(ours.soon)} within {SOON_S:g} s. "
+            f"After {seconds:g} s the others hold {_mib(others[0].last)} ({others[0].allocator}) to {_mib(others[-1].last)} "
+            f"({others[-1].allocator}): [all cases, also those it loses]({readme.RESULTS}#{HEADING}).")
+    return f"![{ALT}]({DOCUMENT_PICTURE})\n\n{said}\n"
 
 
-ALT = "Line chart: memory of each allocator, from the moment on at which a program frees most of its blocks"
+ALT = "Line chart: memory of each allocator over time, once a program has freed most of its blocks"
 
 
 def quotes(folder, source) -> dict[tuple[str, str], str]:
@@ -465,8 +468,7 @@ def print_table(samples, meta, console):
     for title, *cells in table(samples, meta):
         shown.add_row(title, *(cell.replace("**", "") for cell in cells))
     console.print(shown)
-    said = _words_of_losses(samples, meta)
-    if said:
+    for said in _words_of_losses(samples, meta):
         console.print(said.replace("`", ""), markup=False, highlight=False)
 
 

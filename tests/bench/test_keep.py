@@ -11,7 +11,7 @@ import unittest
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, attacks, keep, manycore, manycore_rows, medians, packed, store  # noqa: E402
+from spanalloc_bench import allocators, attacks, keep, manycore, manycore_rows, medians, memory_return, packed, store  # noqa: E402
 from spanalloc_bench.figures import records as figures  # noqa: E402
 from spanalloc_bench.figures.figure import FORMAT  # noqa: E402
 from spanalloc_bench.model import Sample  # noqa: E402
@@ -217,11 +217,14 @@ class KeepTest(Folder):
             soak.append([records.Sample("redis", "glibc", 5.0, 0, "rest", 1000, 24, 500, 0.5, 0.0)])
             soak.write_meta()
         self.put(manycore.META, '{"qemu": "7"}')
+        returned = {"cases": [{}], "allocators": {"glibc": {}}, "settings": {"seconds": 15}, "started": "2026"}
+        memory_return.write(self.run_, [memory_return.Sample("1000:64:small", "glibc", 0.05, 1000, 24)], returned)
         keep.keep(self.run_, self.kept)
         self.assertEqual(set(os.listdir(self.kept)),
-                         {f"{name}.xz" for name in (manycore_rows.CSV, attacks.CSV, records.CSV)}
-                         | {manycore.META, attacks.META, records.META})
-        for read in (manycore_rows.read, manycore.read_meta, attacks.read, records.read, records.read_meta):
+                         {f"{name}.xz" for name in (manycore_rows.CSV, attacks.CSV, records.CSV, memory_return.CSV)}
+                         | {manycore.META, attacks.META, records.META, memory_return.META})
+        for read in (manycore_rows.read, manycore.read_meta, attacks.read, records.read, records.read_meta,
+                     memory_return.read):
             self.assertEqual(read(self.kept), read(self.run_))
             self.assertTrue(read(self.kept))
 
@@ -313,7 +316,7 @@ class RecordedTest(unittest.TestCase):
 
     def test_every_table_can_be_read(self):
         for name, read in ((store.SAMPLES, store.samples), (manycore_rows.CSV, manycore_rows.read),
-                           (attacks.CSV, attacks.read), (records.CSV, records.read)):
+                           (attacks.CSV, attacks.read), (records.CSV, records.read), (memory_return.CSV, memory_return.read)):
             self.assertTrue(self.folders(name), name)
             for folder in self.folders(name):
                 self.assertTrue(read(folder), folder)
