@@ -417,7 +417,7 @@ class ManualTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with open(os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "docs", "man", "spanalloc.1"), encoding="utf-8") as file:
-            page = file.read()
+            page = file.read().replace("\\-", "-")
         cls.synopsis, _, rest = page.partition(".SH DESCRIPTION\n")
         cls.options = rest.partition(".SH OPTIONS\n")[2].partition("\n.SH ")[0]
 
@@ -428,8 +428,8 @@ class ManualTest(unittest.TestCase):
         return re.findall(pattern, re.split(f"(?im)^{heading}:$", run.stdout)[1], re.MULTILINE)
 
     def commands(self):
-        found = [[name] for name in self.of_help("commands", r"^  (\w+) ") if name != "bench"]
-        return found + [["bench", name] for name in self.of_help("commands", r"^  (\w+) ", "bench")]
+        found = [[name] for name in self.of_help("commands", r"^  ([\w-]+) ") if name != "bench"]
+        return found + [["bench", name] for name in self.of_help("commands", r"^  ([\w-]+) ", "bench")]
 
     @staticmethod
     def names(text):
