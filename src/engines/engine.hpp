@@ -172,6 +172,8 @@ concept HasSoftLimit =
       { E::kLimitOfGroup } -> std::convertible_to<std::size_t>;
       // How much may be held now; 0: there is no limit.
       { E::soft_limit() } -> std::same_as<std::size_t>;
+      // Whether what is held is near it.
+      { E::is_near_soft_limit() } -> std::same_as<bool>;
       // f(context, held, limit) is called when what is held has come near; nullptr: nothing is.
       { E::on_soft_limit(f, context) };
     };

@@ -203,6 +203,15 @@ class CoalescingArena {
     return all - min_of(decommitted_.count() + slices_.lost() + 1, all);
   }
 
+  /// Of these the free ones, while the soft limit is watched: arena/slices.hpp.
+  std::size_t dirty_free() const { return slices_.dirty_free(); }
+  /// From now on the soft limit is looked at before memory is taken.
+  SPANALLOC_COLD void watch_soft_limit() {
+    if (slices_.shortage.is_watched()) return;
+    slices_.shortage.watch();  // first: what is freed from now on is counted
+    if (!slices_.count_dirty_anew()) slices_.dirty_free_is(slices_.manager.dirty_free_units());
+  }
+
   std::size_t count_of(std::uint32_t first) const { return slices_.manager.size_of(first); }
 
   /// Dirty slices of a range just taken, or of the slices that a range has just gained.
@@ -264,6 +273,7 @@ class CoalescingArena {
   /// Begins a decay epoch. Returns how many slices are free and dirty.
   std::size_t age() {
     const std::size_t dirty = slices_.manager.age();
+    if (slices_.shortage.is_watched()) slices_.count_dirty_anew();
     growth_.pass_epoch();
     return dirty;
   }
@@ -380,7 +390,9 @@ class CoalescingArena {
       }
     });
     return all == limit() && decommitted == decommitted_.count() && lost == slices_.lost() &&
-           slices_.manager.held_units() == slices_.in_use_or_dirty();
+           slices_.manager.held_units() == slices_.in_use_or_dirty() &&
+           (!slices_.shortage.is_watched() ||
+            slices_.manager.dirty_free_units() == slices_.dirty_free());
   }
 
   // Searches again, a few times, while other threads hold free blocks: one of them may be about to

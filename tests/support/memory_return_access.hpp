@@ -24,6 +24,11 @@ struct MemoryReturnTestAccess {
   static const char*& group_root(MemoryReturn<Config>& memory_return) {
     return memory_return.group_root_;
   }
+  /// Pages of spans in use that do not count as held.
+  template <class Config>
+  static std::size_t gone(MemoryReturn<Config>& memory_return) {
+    return memory_return.gone_.load_relaxed();
+  }
 };
 
 }  // namespace spanalloc::standard

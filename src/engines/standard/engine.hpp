@@ -81,6 +81,12 @@ class StandardEngineOf {
     pages.memory_return.look_at_soft_limit({0});
   }
   static std::size_t soft_limit() { return pages.memory_return.soft_limit_now(); }
+  static bool is_near_soft_limit() {
+    if (SPANALLOC_LIKELY(!pages.arena.shortage().is_watched())) return false;
+    if (os::in_kernel_call() || !heap.is_started()) return pages.memory_return.soft_limit.is_near();
+    const auto inside = thread_cache.enter();
+    return pages.memory_return.is_near_limit();
+  }
   static void on_soft_limit(void (*f)(void*, std::size_t, std::size_t), void* context) {
     pages.memory_return.callback.set(f, context);
   }

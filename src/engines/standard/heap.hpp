@@ -208,10 +208,13 @@ class Heap {
         pages_.arena.resize_in_place(first, slices.count) ||
         (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
     auto& bound = pages_.memory_return;
-    if (done && slices > old) bound.note_taken(first + old.count, {slices.count - old.count});
+    if (done && slices > old) {
+      bound.note_taken(first + old.count, {slices.count - old.count});
+      bound.after_taking();
+    }
     if (done && slices < old) {
       bound.dirty_bound.given(old.count - slices.count, false);
-      bound.purge_if_near({old.count - slices.count});
+      bound.note_if_far({old.count - slices.count});
     }
     return done;
   }
@@ -578,7 +581,10 @@ class Heap {
     const ClassId was = fresh.span->class_id();
     fresh.same_class = was == c;
     fresh.has_blocks = fresh.same_class && !Classes::has_one_block(c);
-    if (!fresh.same_class) check_all_back(fresh.span);
+    if (!fresh.same_class) {
+      check_all_back(fresh.span);
+      pages_.forget_pages_gone(fresh.span);
+    }
     if (SPANALLOC_UNLIKELY(Classes::has_one_block(was) != Classes::has_one_block(c))) {
       pages_.memory_return.dirty_bound.changed(Classes::info(c).slices, Classes::has_one_block(c));
     }
@@ -609,9 +615,14 @@ class Heap {
     pages_.memory_return.before_taking(slices);
     pages_.memory_return.purge_if_due(os::now_ms());
     if (!pages_.arena.was_refused(slices.count, alignment)) {
-      if (const FreshSpan fresh = at_hand()) return fresh;
+      if (const FreshSpan fresh = at_hand()) {
+        pages_.memory_return.after_taking();
+        return fresh;
+      }
     }
-    return as_fresh(pages_.memory_return.take_anyhow(slices, alignment));
+    const FreshSpan fresh = as_fresh(pages_.memory_return.take_anyhow(slices, alignment));
+    pages_.memory_return.after_taking();
+    return fresh;
   }
   bool drain_for(SliceCount wanted, unsigned shard, std::size_t cost_of_slice) {
     return pool_.drain_for(wanted, shard, cost_of_slice * wanted.count, give_to_arena());
@@ -664,7 +675,7 @@ class Heap {
         pages_.give(span);
         if (info.blocks == 1) bound.keep_dirty_bound({info.slices});
       }
-      bound.purge_if_near(all);
+      bound.note_if_far(all);
     }
     return nullptr;
   }

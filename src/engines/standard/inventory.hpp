@@ -163,8 +163,7 @@ class Inventory {
     row.bound();
     rows_[index_of(c)].add(row);
     if (info.blocks > 1)
-      totals.purged_part_bytes +=
-          static_cast<std::size_t>(std::popcount(span->purged())) * PageMask::kBytes;
+      totals.purged_part_bytes += PageMask::pages(span->purged()) * PageMask::kBytes;
   }
 
   // Of a span of several blocks. What the record says of it is read piece by piece, so that each is

@@ -43,6 +43,7 @@ struct LargeBlocks {
                        SpanNumber{static_cast<std::uint32_t>(thread.pages->slice_of(first))}};
     const std::size_t offset =
         Place::offset(span.number, Classes::info(c).virtual_span, {n, alignment});
+    if (SPANALLOC_UNLIKELY(large->gone != 0)) thread.pages->memory_return.forget_gone(*large);
     large->move_block(first + offset, Classes::info(c));
     return block_of(*large, c);
   }
@@ -92,7 +93,9 @@ struct LargeBlocks {
   /// How many bytes of a block of that class, of any, in that span the program may use.
   static std::size_t block_bytes(auto& pages, ClassId c, SpanRef span) {
     if (!Classes::has_one_block(c)) return Classes::info(c).block_size;
-    return Place::bytes(span->first_block(), c, slices_of(pages, c, span).count * kSlice);
+    if (c != Classes::kHuge)
+      return min_of(std::size_t{span->room()}, std::size_t{Classes::info(c).block_size});
+    return Place::bytes(span->first_block(), c, pages.slices_of(span).count * kSlice);
   }
 
  private:
@@ -128,10 +131,17 @@ struct LargeBlocks {
     SPANALLOC_ASSERT(request.bytes <= span_bytes - offset);
     char* p = thread.pages->address(span.number) + offset;
     unpoison(p, Place::bytes(address_of(p), c, span_bytes));
-    if (!fresh.zero && !fresh.same_class)
-      thread.pages->memory_return.purge_slack(span, p, request.bytes, fresh.is_pooled);
+    auto& bound = thread.pages->memory_return;
+    std::size_t gone = 0;
+    if (!fresh.same_class) {
+      if (!fresh.zero || bound.soft_limit.limit() != 0)
+        gone = bound.purge_slack(span, p, request.bytes, fresh.is_pooled);
+    } else if (span->gone != 0) {
+      bound.forget_gone(*span.record);
+    }
     fill.write(p, fresh.zero);
     heap.begin_single_life(fresh, c, offset);
+    if (SPANALLOC_UNLIKELY(gone != 0)) bound.limit_room(span, request.bytes, gone);
     return p;
   }
 };

@@ -11,9 +11,9 @@
 //   a large block is handed out or resized           what lies around it in its slices
 //   (purge_slack)
 //   memory is out (take_anyhow, make_room_for_table) all that is free, decommitted
-//   what is held comes near the soft limit           all that is free, in parts, and what caches
-//   (before_taking, purge_if_due)                    keep
-//   memory is freed near it (purge_if_near)          what is free, a step at a time
+//   what is held comes near the soft limit           what caches keep, and pages of spans in use on
+//   (before_taking, purge_if_due)                    which no block is left
+//   with what is free it exceeds it (after_taking)   of what is free, the excess
 //
 // Memory is *purged* here; decommitting, which a limit on address space asks for, is the arena's
 // (CoalescingArena::look_at_limit and give), and so is what it does with memory that it has half
@@ -27,6 +27,7 @@
 #include <utility>
 
 #include "engines/standard/large_habits.hpp"
+#include "engines/standard/purged_pages.hpp"
 #include "engines/standard/slack_bound.hpp"
 #include "engines/standard/span_protocol.hpp"
 #include "os/cgroup.hpp"
@@ -46,6 +47,7 @@ template <class Config>
 class MemoryReturn {
   using Classes = SizeClasses<Config>;
   using Pages = PageLayer<Config>;
+  static constexpr std::size_t kSlice = Classes::kSlice;
 
  public:
   /// `background`: the body of the background thread, if there may be one.
@@ -115,6 +117,7 @@ class MemoryReturn {
     // gone no further: the next look adopts the limit anew.
     is_adopted_.store_relaxed(0);
     pages_.arena.shortage().set(Shortage::kSoftLimit, soft_limit.is_near());
+    count_misses(soft_limit.is_near());
   }
 
   // --- On request --------------------------------------------------------------------------------
@@ -143,16 +146,24 @@ class MemoryReturn {
   SPANALLOC_COLD void want_soft_limit(std::size_t wanted) {
     wanted_limit_.store_relaxed(wanted);
     limit_was_wanted_.store_relaxed(1);
-    pages_.arena.shortage().watch();
+    pages_.arena.watch_soft_limit();
   }
   /// Bytes; 0: none.
   std::size_t soft_limit_now() const {
     const std::size_t wanted = wanted_limit_.load_relaxed();
     return wanted == kLimitOfGroup ? soft_limit.limit() : wanted;
   }
-  /// What counts against it: slices that are taken, or free and dirty, and blocks outside.
+  /// What may be in memory: slices that are taken, but for pages that are known to be gone; blocks
+  /// outside; and what is free and dirty.
+  std::size_t kept_bytes() const {
+    const std::size_t all = (pages_.arena.held() << Config::kSliceBits) + pages_.outside.bytes();
+    const std::size_t gone = gone_.load_relaxed();
+    return all - (static_cast<std::ptrdiff_t>(gone) < 0 ? 0 : min_of(gone * kGonePage, all));
+  }
+  /// What is held: of that, what is not the arena's to give back.
   std::size_t held_bytes() const {
-    return (pages_.arena.held() << Config::kSliceBits) + pages_.outside.bytes();
+    const std::size_t kept = kept_bytes();
+    return kept - min_of(pages_.arena.dirty_free() << Config::kSliceBits, kept);
   }
 
   /// Before `more` slices are taken, or as much outside. The caller has nothing in its hands: this
@@ -184,14 +195,42 @@ class MemoryReturn {
       pass_part_of_epoch(now, coming);
     }
     if (look || !is_near) soft_limit.looked(held_bytes() + min_of(coming, soft_limit.step()));
+    if (!look) purge_excess();
     purge_lock.unlock();
   }
+  /// After slices were taken, or memory outside.
+  SPANALLOC_INLINE void after_taking() {
+    if (SPANALLOC_UNLIKELY(pages_.arena.shortage().is_watched())) look_at_excess();
+  }
   /// After so many slices were given to the arena.
-  void purge_if_near(SliceCount slices) {
+  void note_if_far(SliceCount slices) {
     if (SPANALLOC_UNLIKELY(soft_limit.is_near()) &&
         soft_limit.note_free(slices.count << Config::kSliceBits)) {
-      purge_near_limit();
+      look_near_limit();
     }
+  }
+  /// Whether what is held is near the limit, or still is.
+  SPANALLOC_COLD bool is_near_limit() {
+    if (soft_limit.is_near() || is_another_limit_wanted()) look_near_limit();
+    return soft_limit.is_near();
+  }
+
+  // --- Pages of spans in use that are gone -------------------------------------------------------
+
+  static constexpr std::size_t kGonePage = PageMask::kBytes;
+  /// Of a span so many pages were gone, and are now: the record first, as with count_idle().
+  void count_gone(std::size_t before, std::size_t now) { gone_.fetch_add_relaxed(now - before); }
+  /// Of a span of one block: none is gone any more.
+  SPANALLOC_COLD void forget_gone(Span& span) {
+    const std::size_t gone = span.gone;
+    span.gone = 0;
+    count_gone(gone, 0);
+  }
+  /// Of a span of several blocks that is about to be another's: no page is purged any more.
+  SPANALLOC_COLD void forget_purged(Span& span) {
+    const std::size_t gone = PageMask::pages(span.purged());
+    span.set_purged(0);
+    count_gone(gone, 0);
   }
 
   // --- When a large block is freed ---------------------------------------------------------------
@@ -240,17 +279,20 @@ class MemoryReturn {
   /// nothing. In memory that others had used, the part around the block would stay for as long as
   /// the block. To purge it takes as long as to write to a page, and the next block of the span
   /// must do without those pages: so it happens only where there is much of it.
-  [[gnu::noinline]] void purge_slack(SpanRef span, const char* block, std::size_t bytes,
-                                     bool all_is_dirty) {
+  /// Returns how many bytes around the block are not in memory.
+  [[gnu::noinline]] std::size_t purge_slack(SpanRef span, const char* block, std::size_t bytes,
+                                            bool all_is_dirty) {
     auto& arena = pages_.arena;
     const std::uint32_t first = index_of(span.number);
     const std::size_t slices = pages_.slices_of(span).count;
+    if (SPANALLOC_UNLIKELY(span->gone != 0)) forget_gone(*span.record);
     const std::uintptr_t begin = address_of(pages_.address(span.number));
     const std::uintptr_t end = begin + (slices << Config::kSliceBits);
     const std::uintptr_t head_end = align_down(address_of(block), os::page_size());
     const std::uintptr_t tail = align_up(address_of(block) + bytes, os::page_size());
     std::size_t before = head_end - begin;
     std::size_t behind = end - tail;
+    const std::size_t around = before + behind;
     // What was never used, or is purged, is not in memory.
     if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
     if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
@@ -266,6 +308,18 @@ class MemoryReturn {
       }
     }
     count_idle(span, min_of(idle / SlackBound::kPage, SlackBound::kMostOfASpan));
+    return around - idle;
+  }
+  /// A span's one block has been handed out for `bytes`, and of the memory around it `gone` bytes
+  /// are not in memory. Under a soft limit they do not count as held; so a block of a class has no
+  /// more than it was asked for, until it is placed anew or resized. (A huge one has exactly what
+  /// it was asked for, but for less than a slice.) By the thread that has the block.
+  SPANALLOC_COLD void limit_room(SpanRef span, std::size_t bytes, std::size_t gone) {
+    if (soft_limit.limit() == 0 || span->class_id() == Classes::kHuge) return;
+    const std::uintptr_t block = span->first_block();
+    span->limit_room(static_cast<std::uint32_t>(align_up(block + bytes, os::page_size()) - block));
+    span->gone = static_cast<std::uint8_t>(min_of(gone / kGonePage, SlackBound::kMostOfASpan));
+    count_gone(0, span->gone);
   }
   /// From now on `pages` of the span's pages are idle. The caller has the span.
   void count_idle(SpanRef span, std::size_t pages) {
@@ -361,14 +415,16 @@ class MemoryReturn {
     is_adopted_.store_relaxed(1);
     if (wanted != kLimitOfGroup) {
       if (!is_new) return;
-      soft_limit.set(wanted, wanted / SoftLimit::kMarginPart);
+      const std::size_t margin = wanted / SoftLimit::kMarginPart;
+      soft_limit.set(wanted, margin, margin / SoftLimit::kStepPart);
       read_group_after_.store_relaxed(SIZE_MAX);
     } else if (is_new || now >= next_group_read_ ||
                taken_since_read_.load_relaxed() >= read_group_after_.load_relaxed()) {
       // (What cannot be read now is as it was.)
       if (os::MemoryGroup group; os::read_memory_group(group, group_root_)) {
         const bool has_limit = group.limit != SIZE_MAX;
-        soft_limit.set(has_limit ? max_of(held_bytes() + group.room(), 1) : 0, group.margin());
+        soft_limit.set(has_limit ? max_of(kept_bytes() + group.room(), 1) : 0, group.margin(),
+                       group.margin() / 2);
         // Halfway to where it is near, or a step further.
         const std::size_t left = group.room() - min_of(group.margin(), group.room());
         read_group_after_.store_relaxed(has_limit ? max_of(left / 2, soft_limit.step()) : SIZE_MAX);
@@ -384,21 +440,48 @@ class MemoryReturn {
     if (SPANALLOC_LIKELY(came == SoftLimit::Came::kNowhere)) return;
     const bool near = came == SoftLimit::Came::kNear;
     pages_.arena.shortage().set(Shortage::kSoftLimit, near);
-    is_told_ = false;
+    count_misses(near);
   }
-  // Under purge_lock, when all that is free has gone: tells the program if that did not help.
+  void count_misses(bool near) {
+    if (near) {
+      at_next_malloc_.fetch_or_seq_cst(kNearLimit);
+    } else {
+      at_next_malloc_.fetch_and_seq_cst(~kNearLimit);
+    }
+  }
+  // Under purge_lock, when what could go has gone: tells the program if that did not help.
   void tell_if_near() {
-    if (!soft_limit.is_near() || is_told_) return;
-    is_told_ = true;
+    if (!soft_limit.is_near()) return;
     // (Relaxed would do: what the call needs is under the callback's lock.)
     if (callback.note_near()) at_next_malloc_.fetch_or_seq_cst(kCallback);
   }
-  SPANALLOC_COLD void purge_near_limit() {
+  SPANALLOC_COLD void look_at_excess() {
+    const std::size_t excess = soft_limit.excess(kept_bytes());
+    if (excess == 0 || pages_.arena.dirty_free() == 0) return;
+    // Another thread may be purging. (A step beyond the limit it is waited for: it may not run for
+    // long, and as many threads would take more meanwhile.)
+    if (excess >= soft_limit.step()) {
+      const LockGuard guard(purge_lock);
+      return purge_excess();
+    }
     if (!purge_lock.try_lock()) return;
+    purge_excess();
+    purge_lock.unlock();
+  }
+  // Under purge_lock. Purges a part of what is free: what exceeds the limit, the largest ranges
+  // first. (These are the fewest calls of the kernel; and what is left fits most requests.)
+  void purge_excess() {
+    const std::size_t excess = soft_limit.excess(kept_bytes());
+    if (SPANALLOC_LIKELY(excess == 0)) return;
     const std::size_t most = max_of(Config::kPurgedPerCall, 2 * soft_limit.step());
-    const std::size_t slices = pages_.arena.purge(false, most / Classes::kSlice);
+    const std::size_t wanted = (min_of(excess, most) + kSlice - 1) / kSlice;
+    const std::size_t slices = pages_.arena.purge_largest(wanted);
     given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
     dirty_bound.purged(slices);
+    if (slices == 0) soft_limit.could_not_purge(kept_bytes());
+  }
+  SPANALLOC_COLD void look_near_limit() {
+    if (!purge_lock.try_lock()) return;
     adopt_limit(os::now_ms());
     note_held(held_bytes());
     purge_lock.unlock();
@@ -421,6 +504,7 @@ class MemoryReturn {
     if (!in_epoch_) {
       in_epoch_ = true;
       purge_cursor_ = 0;
+      soft_limit.could_not_purge(0);
       if (pages_.arena.shortage().is_watched()) {
         adopt_limit(now);
         note_held(held_bytes() + coming);
@@ -429,6 +513,7 @@ class MemoryReturn {
       for_each_started_heap([](auto& heap) { heap.begin_epoch(); });
       pages_.arena.look_at_limit();
     }
+    purge_excess();
     const bool all = soft_limit.is_near();
     const std::size_t most_drained = all ? Config::kDrainedNearLimit : Config::kDrainedPerCall;
     std::size_t cost = 0;
@@ -437,11 +522,11 @@ class MemoryReturn {
       cost += all ? heap.drain(left) : heap.drain_last_epochs(left);
     });
     constexpr std::size_t kMost = Config::kPurgedPerCall / Classes::kSlice;
-    const std::size_t slices = pages_.arena.purge(!all && decay_ms_ != 0, kMost);
+    const std::size_t slices = pages_.arena.purge(decay_ms_ != 0, kMost);
     given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
     dirty_bound.purged(slices);
     const bool purged_parts =
-        purge_shared(all ? Which::kAll : Which::kAged, Config::kPartsPurgedPerCall);
+        purge_shared(all ? Which::kNear : Which::kAged, Config::kPartsPurgedPerCall);
     if (cost < most_drained && slices < kMost && purged_parts) {
       dirty_bound.pass_epoch(pages_.arena.age());
       pages_.outside.pass_epoch();
@@ -456,14 +541,14 @@ class MemoryReturn {
     next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
   }
 
-  // Purges pages of shared spans on which no block is out: of all shared spans, or of those in
-  // which nothing was freed since the last epoch. Goes on from the cursor until the cost reaches
+  // Purges pages of shared spans on which no block is out: of all shared spans, of those in which
+  // nothing was freed since the last epoch, or of those in which much was. Goes on from the cursor until the cost reaches
   // `at_most`. True: it came to the end. Goes through the records of all heaps, because lists
   // change while nobody holds their locks.
   //
   // Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun
   // is not started. A record says who owns its span; that is asked again under the owner's lock.
-  enum class Which { kAged, kAll };
+  enum class Which { kAged, kNear, kAll };
   SPANALLOC_COLD bool purge_shared(Which which, std::size_t at_most) {
     const std::size_t end = index_of(pages_.end_of_spans());
     SpanProtocol<Pages> protocol(pages_);
@@ -477,13 +562,14 @@ class MemoryReturn {
       next = purge_cursor_ + max_of(pages_.arena.count_of(index_of(number)), 1);
       if (!pages_.has_record(number)) continue;
       const SpanRef span = pages_.span(number);
-      protocol.with_shared(span, which == Which::kAll, [&](auto& cache, SpanWord word) {
+      protocol.with_shared(span, which != Which::kAged, [&](auto& cache, SpanWord word) {
         const auto* owner = pages_.heaps.find(span->heap());
         if (owner == nullptr || !owner->is_started()) return;
         // The number of blocks out only falls while the span is shared.
         // (`uncounted`: by others' frees only.)
         const std::uint32_t out = word.outstanding() - span->uncollected();
-        if (span->wants_purge(out, which == Which::kAged)) {
+        if (which == Which::kNear ? span->wants_purge_near(out, Pages::capacity(span->class_id()))
+                                  : span->wants_purge(out, which == Which::kAged)) {
           cost += purge_in_part(span, cache, word);
         }
       });
@@ -497,13 +583,16 @@ class MemoryReturn {
   SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, const Lists& cache, SpanWord word) {
     const bool still = cache.is_abandoned_list() || pages_.is_mine(word.owner());
     Block* const remotes = pages_.first_of(span, word.head());
-    return pages_.partial_purge_of(span).purge_pages(
+    const std::uint64_t before = span->purged();
+    const std::uint32_t cost = pages_.partial_purge_of(span).purge_pages(
         remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
           const bool purged = pages_.arena.purge_part(index_of(span.number),
                                                       std::size_t{1} << span->order(), at, bytes);
           if (purged) given_back_.fetch_add_relaxed(bytes);
           return purged;
         });
+    count_gone(PageMask::pages(before), PageMask::pages(span->purged()));
+    return cost;
   }
 
   // Of a large block that is freed or cleared: is little of it in memory? (A look takes some 2 us.)
@@ -520,8 +609,10 @@ class MemoryReturn {
 
   static constexpr std::uint32_t kBackground = 1;
   static constexpr std::uint32_t kCallback = 2;
+  static constexpr std::uint32_t kNearLimit = 4;
   SPANALLOC_COLD void do_before_malloc(std::uint32_t wanted, bool exited) {
     if ((wanted & kBackground) != 0) start_background();
+    if ((wanted & kNearLimit) != 0) soft_limit.note_miss();
     if ((wanted & kCallback) == 0 || exited) return;
     // The note first: one that is made meanwhile sets the bit again.
     at_next_malloc_.fetch_and_seq_cst(~kCallback);
@@ -558,12 +649,15 @@ class MemoryReturn {
   Atomic<std::uint32_t> limit_was_wanted_{0};
   Atomic<std::size_t> adopted_limit_{0};  // written under purge_lock: of these, what soft_limit has
   Atomic<std::uint32_t> is_adopted_{1};   // 0: in a fork's child, soft_limit may have another one
-  bool is_told_ = false;                  // under purge_lock: of this approach
   // Bytes that were taken since the group was read, and with which it is read again.
   Atomic<std::size_t> taken_since_read_{0};
   Atomic<std::size_t> read_group_after_{SIZE_MAX};  // written under purge_lock
   std::uint64_t next_group_read_ = 0;               // under purge_lock; milliseconds
   const char* group_root_ = "";                     // changed by tests only
+  // Pages of 4 KiB in spans in use that are not in memory: purged ones of a span of several blocks,
+  // and those around a single block under a soft limit. A hint: a thread that vanishes at a fork
+  // may leave its change of a record uncounted.
+  Atomic<std::size_t> gone_{0};
   // Bytes that epochs have purged, and trims in shared spans only; written under purge_lock.
   Atomic<std::size_t> given_back_{0};
   // Written under purge_lock, for statistics only.
@@ -571,7 +665,7 @@ class MemoryReturn {
   Atomic<std::size_t> trims_{0};
   void (*const background_body_)();
   // What a slow malloc is to do first: kBackground, constant after start, if the user wants one;
-  // kCallback, if a call is due.
+  // kCallback, if a call is due; kNearLimit, to be counted.
   Atomic<std::uint32_t> at_next_malloc_{0};
   Atomic<std::uint32_t> background_{0};  // 1: there is a background thread, or can be none
 };

@@ -65,9 +65,16 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   }
 
   void give(SpanRef span, bool zero = false) {
+    forget_pages_gone(span);
     if (Classes::has_one_block(span->class_id()))
       memory_return.note_given(span, slices_of(span), zero);
     arena.give(index_of(span.number), zero);
+  }
+
+  /// Of a free span that is about to be something else: all its pages count again.
+  void forget_pages_gone(SpanRef span) {
+    if (SPANALLOC_UNLIKELY(span->gone != 0)) memory_return.forget_gone(*span.record);
+    if (SPANALLOC_UNLIKELY(span->purged() != 0)) memory_return.forget_purged(*span.record);
   }
 
   // --- What the protocol asks --------------------------------------------------------------------

@@ -28,6 +28,9 @@ struct PageMask {
   static constexpr std::uint64_t range(std::uint32_t first, std::uint32_t last) {
     return (~std::uint64_t{0} >> (63 - (last - first))) << first;
   }
+  static constexpr std::size_t pages(std::uint64_t mask) {
+    return static_cast<std::size_t>(std::popcount(mask));
+  }
   /// The pages that block `i` touches.
   static constexpr std::uint64_t of_block(std::uint32_t i, const SizeClass& span) {
     return range(span.offset_of(i) >> kBits, (span.offset_of(i + 1) - 1) >> kBits);

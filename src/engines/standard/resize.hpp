@@ -56,12 +56,15 @@ struct Resize {
     const Location at = locate_live(thread, p, usable);
     if (SPANALLOC_UNLIKELY(!at.is_block)) {
       if (Policy::leaves_alone(n, usable)) return {p, usable};
-      if (SPANALLOC_UNLIKELY(n > usable && n <= kMaxRequest &&
-                             pages.arena.shortage().is_watched())) {
-        const auto inside = thread.enter();
-        pages.memory_return.before_taking(Large::slices_for(n - usable));
+      if (SPANALLOC_LIKELY(n <= usable || n > kMaxRequest ||
+                           !pages.arena.shortage().is_watched())) {
+        return resize_outside(pages, p, usable, n);
       }
-      return resize_outside(pages, p, usable, n);
+      const auto inside = thread.enter();
+      pages.memory_return.before_taking(Large::slices_for(n - usable));
+      const Resized resized = resize_outside(pages, p, usable, n);
+      pages.memory_return.after_taking();
+      return resized;
     }
     const ClassId c = at.size_class();
     if (!Classes::has_one_block(c)) return resize_small<Policy>(p, n, c);
@@ -191,7 +194,9 @@ struct Resize {
       if (!resize_where_it_stands(home, span, c, slices, old)) {
         return may_move ? home.move_out(span, old, n) : nullptr;
       }
-      pages.memory_return.purge_slack(span, pages.address(span.number) + offset, n, true);
+      const std::size_t gone =
+          pages.memory_return.purge_slack(span, pages.address(span.number) + offset, n, true);
+      if (SPANALLOC_UNLIKELY(gone != 0)) pages.memory_return.limit_room(span, n, gone);
       span->asked = static_cast<std::uint32_t>(slices.count);
     }
     char* block = pages.address(span.number) + offset;

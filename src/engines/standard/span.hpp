@@ -67,7 +67,8 @@ class alignas(kCacheLine) Span : public FreeTarget {
   }
   /// What was never carved reads as zero.
   bool is_zero() const { return zero_; }
-  /// Of a span of one block of a class: bytes from where the block begins to where the span ends
+  /// Of a span of one block of a class: bytes from where the block begins to where the span ends,
+  /// or to its pages that are `gone`
   std::uint32_t room() const { return room_; }
 
   // --- Life: by the thread that has the span alone -----------------------------------------------
@@ -105,6 +106,8 @@ class alignas(kCacheLine) Span : public FreeTarget {
     size_class_ = static_cast<std::uint8_t>(index_of(c));
     shown_class_.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
   }
+  /// The only block of a span has no more than `bytes`, until its class or place changes.
+  void limit_room(std::uint32_t bytes) { room_ = bytes; }
   /// Places the only block of a span elsewhere.
   void move_block(std::uintptr_t first, const ClassInfo& info) {
     shown_.base.store_relaxed(first);
@@ -200,6 +203,18 @@ class alignas(kCacheLine) Span : public FreeTarget {
     return is_due;
   }
 
+  /// The same near the soft limit, where this is asked often, and each purge goes through all free
+  /// blocks: if a 16th of the `blocks` fewer are out than at the last purge, or than was seen
+  /// since.
+  bool wants_purge_near(std::uint32_t out, std::uint32_t blocks) {
+    const std::uint32_t seen = out * 2 + 2;
+    const std::uint32_t last = watched_ > kGrown ? (watched_ - 2) / 2 : blocks;
+    if (out > last) watched_ = seen;
+    if (out > last || last - out < max_of(blocks / 16, 1)) return false;
+    watched_ = seen + 1;
+    return true;
+  }
+
   /// Of an owned span that is used up: its place among the thread's (used_up_spans.hpp)
   std::uint8_t place() const { return place_; }
   void set_place(std::uint8_t place) { place_ = place; }
@@ -238,6 +253,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
  public:
   std::uint8_t idle;  ///< of a span of one block, the thread that has it: see SlackBound
+  std::uint8_t gone;  ///< the same: pages around its block that do not count as held
 
  private:
   Atomic<bool> retired_;  // others ask, for statistics

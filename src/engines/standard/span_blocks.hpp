@@ -189,6 +189,8 @@ struct SpanBlocks {
     } while (last == nullptr);
     last->link_to(no_block());
     // Before they are on a list: a fork's child takes them as out.
+    thread.pages->memory_return.count_gone(PageMask::pages(span->purged()),
+                                           PageMask::pages(purged));
     span->set_purged(purged);
     expect_emptying(span, info, span->carved());
     return first;

@@ -11,7 +11,8 @@
 // Slice 0 is never handed out: number 0 means "none".
 //
 // Of these are *held*, because they may be in memory: what is taken, and what is free and dirty.
-// The manager counts them as they come and go, with all that is in use for it.
+// The manager counts them as they come and go, with all that is in use for it. While the soft limit
+// is watched, those that are free and dirty are counted by themselves, too.
 #pragma once
 
 #include <cstddef>
@@ -90,11 +91,34 @@ class ArenaSlices {
   void now_held(std::size_t slices) { in_use_or_dirty_.fetch_add_relaxed(slices); }
   void now_clean(std::size_t slices) { in_use_or_dirty_.fetch_sub_relaxed(slices); }
   void held_is(std::size_t slices) { in_use_or_dirty_.store_relaxed(slices); }
+  void dirty_is_free(std::size_t slices) {
+    if (SPANALLOC_UNLIKELY(shortage.is_watched())) dirty_free_.fetch_add_relaxed(slices);
+  }
+  void dirty_has_left(std::size_t slices) {
+    if (SPANALLOC_UNLIKELY(shortage.is_watched())) dirty_free_.fetch_sub_relaxed(slices);
+  }
+  void dirty_free_is(std::size_t slices) { dirty_free_.store_relaxed(slices); }
 
   /// Slices that are in use for the manager, or free and dirty. Relaxed: nothing is read by the
   /// count. It never falls below 0, because a slice ceases to count after whoever made it count
   /// handed it on, which orders the two.
   std::size_t in_use_or_dirty() const { return in_use_or_dirty_.load_relaxed(); }
+
+  /// While the soft limit is watched: slices that are free and dirty. What other threads freed and
+  /// took while the first count was made may be missing, or counted twice, until an epoch begins in
+  /// which they do neither (count_dirty_anew).
+  std::size_t dirty_free() const {
+    const std::size_t count = dirty_free_.load_relaxed();
+    return static_cast<std::ptrdiff_t>(count) < 0 ? 0 : count;
+  }
+  /// Counts the slices that are free and dirty, unless others free or take some meanwhile.
+  SPANALLOC_COLD bool count_dirty_anew() {
+    const auto before = manager.holds();
+    const std::size_t dirty = manager.dirty_free_units();
+    if (!Manager::Registry::quiet_between(before, manager.holds())) return false;
+    dirty_free_is(dirty);
+    return true;
+  }
 
   // --- What comes back ---
 
@@ -210,6 +234,7 @@ class ArenaSlices {
   }
 
   Atomic<std::size_t> in_use_or_dirty_{0};
+  Atomic<std::size_t> dirty_free_{0};
   Atomic<std::size_t> lost_{0};
   unsigned gaps_ = 0;                  // under the lock; written before the limit passes the gap
   Block gap_[PagesConfig::kMostGaps];  // ascending

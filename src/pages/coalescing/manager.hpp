@@ -70,6 +70,10 @@ struct Allocation {
 ///   void now_clean(units)    so many are free and clean now, or about to be: before anybody can
 ///                            take them
 ///   void held_is(units)      counted anew, in a fork's child
+/// and, to keep count of the units that are free and dirty:
+///   void dirty_is_free(units)   so many more are, or about to be: before anybody can take them
+///   void dirty_has_left(units)  so many were taken or purged
+///   void dirty_free_is(units)   counted anew, in a fork's child
 template <class Environment, unsigned kShards = 16, unsigned kFanBits = 6, unsigned kExtraSets = 0>
 class CoalescingManager {
   using enum BlockState;
@@ -149,6 +153,7 @@ class CoalescingManager {
     if (!zero) {
       dirty_.insert(fresh);
       note_held(units);
+      note_dirty_free(units);
     }
     Guard hold(registry_);
     publish(fresh, !zero, hold);
@@ -236,7 +241,11 @@ class CoalescingManager {
     if (!mapper_.exchange_if(first, word, word.with_state(kBusy))) return false;
     const Block block{first, word.size()};
     note_contents(block, !zero);
-    if (zero) note_clean(block.size);
+    if (zero) {
+      note_clean(block.size);
+    } else {
+      note_dirty_free(block.size);
+    }
     Guard hold(registry_);
     const Claimed merged = absorb_neighbours({block, !zero}, hold);
     publish(merged.block, merged.dirty, hold);
@@ -275,7 +284,11 @@ class CoalescingManager {
     const Block tail{first + size, old - size};
     SPANALLOC_ASSERT(size + tail.size == old);
     note_contents(tail, !zero);
-    if (zero) note_clean(tail.size);
+    if (zero) {
+      note_clean(tail.size);
+    } else {
+      note_dirty_free(tail.size);
+    }
     mapper_.mark(tail, kBusy);
     mapper_.mark({first, size}, kUsed);
     Guard hold(registry_);
@@ -362,6 +375,14 @@ class CoalescingManager {
     });
     return held;
   }
+  /// The same of the units that are free and dirty.
+  SPANALLOC_COLD std::size_t dirty_free_units() const {
+    std::size_t dirty = 0;
+    walk([&](Block block, BlockState state, bool) {
+      if (state == kFree) dirty += dirty_.count(block);
+    });
+    return dirty;
+  }
 
   /// Whether some thread has claimed or hidden a block, and not let it go yet. In a fork's child,
   /// outside of calls: whether recover_after_fork() has anything to do.
@@ -394,6 +415,8 @@ class CoalescingManager {
     }
     if constexpr (requires { environment_.held_is(std::size_t{}); })
       environment_.held_is(held_units());
+    if constexpr (requires { environment_.dirty_free_is(std::size_t{}); })
+      environment_.dirty_free_is(dirty_free_units());
   }
   void recover_after_fork() {
     recover_after_fork([](Block) { return false; });
@@ -417,11 +440,20 @@ class CoalescingManager {
   void note_clean(std::size_t units) {
     if constexpr (requires { environment_.now_clean(units); }) environment_.now_clean(units);
   }
+  void note_dirty_free(std::size_t units) {
+    if constexpr (requires { environment_.dirty_is_free(units); })
+      environment_.dirty_is_free(units);
+  }
+  void note_dirty_left(std::size_t units) {
+    if constexpr (requires { environment_.dirty_has_left(units); })
+      environment_.dirty_has_left(units);
+  }
   // By a block's owner, who is about to hand it out. `dirty`: some of it may be. True: none is.
   SPANALLOC_INLINE bool note_taken(Block block, bool dirty) {
     if constexpr (requires { environment_.now_held(block.size); }) {
       const std::size_t clean = dirty ? dirty_.count_missing(block) : block.size;
       note_held(clean);
+      if (clean != block.size) note_dirty_left(block.size - clean);
       return clean == block.size;
     }
     return !dirty || !dirty_.any(block);
@@ -645,6 +677,7 @@ class CoalescingManager {
       if (!environment_.purge(run)) continue;
       dirty_.erase(run);
       note_clean(run.size);
+      note_dirty_left(run.size);
       purged += run.size;
     }
     publish(block, dirty_.any(block), hold);
