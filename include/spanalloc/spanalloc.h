@@ -114,11 +114,11 @@ SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 
 /* Sets the heap's soft limit: `bytes` of memory, or 0 for none, or SP_SOFT_LIMIT_CGROUP for that of
  * the control group (cgroups(7)) that the process is in, which is read again as time passes.
- * Overrides the option SPANALLOC_SOFT_LIMIT. Nothing is refused beyond the limit. Near it free
- * memory goes back to the kernel at once, and none is kept for later; sp_soft_limit(3) says how
- * near, and what counts. Returns 0; or -1 with errno ENOTSUP when this library's engine has no soft
- * limit, ENOENT when there is no control group whose memory can be told; nothing has changed then.
- */
+ * Overrides the option SPANALLOC_SOFT_LIMIT. Nothing is refused beyond the limit. Free memory goes
+ * back to the kernel when it would exceed the limit, and near it threads and pools keep none;
+ * sp_soft_limit(3) says how near, and what counts. Returns 0; or -1 with errno ENOTSUP when this
+ * library's engine has no soft limit, ENOENT when there is no control group whose memory can be
+ * told; nothing has changed then. */
 #define SP_SOFT_LIMIT_CGROUP ((size_t)-1)
 SPANALLOC_PUBLIC int sp_set_soft_limit(size_t bytes) SPANALLOC_NOEXCEPT;
 
@@ -126,15 +126,25 @@ SPANALLOC_PUBLIC int sp_set_soft_limit(size_t bytes) SPANALLOC_NOEXCEPT;
  * now, as of when the group was read last: what others in the group have is taken off. */
 SPANALLOC_PUBLIC size_t sp_soft_limit(void) SPANALLOC_NOEXCEPT;
 
+/* 1 while what the heap holds is near the soft limit; 0 otherwise, and where there is none. Any
+ * thread may ask at any time, not in a signal handler; costs some 20 ns while it is near, less
+ * otherwise. For a cache that makes room before it takes an entry. */
+SPANALLOC_PUBLIC int sp_soft_limit_is_near(void) SPANALLOC_NOEXCEPT;
+
 /* From now on calls callback(context, held, limit), bytes both, when what the heap holds has come
- * near the soft limit and stays near it although all that is free has gone back: once, and again
- * after it has been far from the limit. NULL: nothing is called. There is one callback; the last
- * one set counts, but a call of the one before that has begun in another thread may go on.
+ * near the soft limit; and again, as long as it is near, each time that a 64th of the limit more is
+ * held, or less than that but as much of what was freed meanwhile has been used again, and once in
+ * each decay epoch (a quarter of a second, by default). NULL: nothing is called. There is one
+ * callback; the last one set counts, but a call of the one before that has begun in another thread
+ * may go on.
  *
  * The caller is whichever thread next asks for memory that it does not have at hand, in the middle
- * of its malloc; no two calls run at once. The callback may allocate, free, and wait for other
- * threads; it must return (no exception, no longjmp), and errno is kept. Returns 0; or -1 with
- * errno ENOTSUP when this library's engine has no soft limit. */
+ * of its malloc, and of whatever the program calls that malloc for; no two calls run at once.
+ * NEVER FREE FROM IT WHAT THAT PROGRAM MAY BE CHANGING: the malloc may be one of the very cache
+ * that should become smaller. Set a flag, or write to an eventfd(2), and free where the program
+ * changes the cache. The callback may allocate, free what is its own, and wait for threads; it must
+ * return (no exception, no longjmp), and errno is kept. Returns 0; or -1 with errno ENOTSUP when
+ * this library's engine has no soft limit. */
 SPANALLOC_PUBLIC int sp_on_soft_limit(void (*callback)(void* context, size_t held, size_t limit),
                                       void* context) SPANALLOC_NOEXCEPT;
 

@@ -31,6 +31,10 @@ struct SoftLimitApi {
     if constexpr (HasSoftLimit<E>) return E::soft_limit();
     return 0;
   }
+  static bool is_near() noexcept {
+    if constexpr (HasSoftLimit<E>) return E::is_near_soft_limit();
+    return false;
+  }
   static int call(void (*callback)(void*, std::size_t, std::size_t), void* context) noexcept {
     if constexpr (HasSoftLimit<E>) {
       E::on_soft_limit(callback, context);

@@ -67,6 +67,9 @@ int sp_set_soft_limit(size_t bytes) noexcept {
 size_t sp_soft_limit(void) noexcept {
   return spanalloc::SoftLimitApi<spanalloc::LibraryEngine>::get();
 }
+int sp_soft_limit_is_near(void) noexcept {
+  return spanalloc::SoftLimitApi<spanalloc::LibraryEngine>::is_near() ? 1 : 0;
+}
 int sp_on_soft_limit(void (*callback)(void* context, size_t held, size_t limit),
                      void* context) noexcept {
   return spanalloc::SoftLimitApi<spanalloc::LibraryEngine>::call(callback, context);

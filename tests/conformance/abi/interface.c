@@ -51,6 +51,7 @@ static void check_functions(void) {
   FUNCTION(sp_trim, int (*)(void));
   FUNCTION(sp_set_soft_limit, int (*)(size_t));
   FUNCTION(sp_soft_limit, size_t (*)(void));
+  FUNCTION(sp_soft_limit_is_near, int (*)(void));
   FUNCTION(sp_on_soft_limit, int (*)(void (*)(void*, size_t, size_t), void*));
   CONSTANT(SP_SOFT_LIMIT_CGROUP, SIZE_MAX);
   FUNCTION(sp_stats, void (*)(struct sp_statistics*, size_t));
