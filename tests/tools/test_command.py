@@ -387,6 +387,9 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(self.offered("compare", "--js"), ["--json"])
         self.assertEqual(self.offered("doc"), ["doctor"])
         self.assertEqual(self.offered("doctor", "--js"), ["--json"])
+        self.assertEqual(self.offered("doctor", "1234", "--js"), ["--json"])
+        self.assertEqual(self.offered("doctor", "sh", "--js"), [])
+        self.assertEqual(self.offered("doctor", "--", "1234", "--js"), [])
         self.assertEqual(self.offered("to"), ["top"])
         self.assertEqual(self.offered("top", "--on"), ["--once"])
 

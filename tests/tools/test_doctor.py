@@ -402,6 +402,22 @@ class DoctorTest(unittest.TestCase):
         self.assertEqual((run.returncode, run.stdout), (125, ""))
         self.assertEqual(run.stderr, "spanalloc: there is no process 999999999, or /proc does not show it\n")
 
+    def test_options_may_stand_behind_a_process_but_not_behind_a_program(self):
+        process = self.running(*self.LOOP)
+        for words in (("--json",), ("--json", "--config", "scalloc"), ("-c", "scalloc", "--json")):
+            run = self.doctor(str(process.pid), *words)
+            self.assertEqual((run.returncode, run.stderr), (0, ""), words)
+            subject = json.loads(run.stdout)["subject"]
+            self.assertEqual((subject["kind"], subject["process"]), ("process", process.pid))
+        for words in (("true",), ("--nonesuch",), ("--", "true"), ("--json", "1")):
+            run = self.doctor(str(process.pid), *words)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), words)
+        self.assertIn("behind a process's number there are options alone: 1", run.stderr)
+        run = self.doctor("--", str(process.pid), "--json")  # a program of that name
+        self.assertEqual((run.returncode, run.stdout), (127, ""))
+        run = self.doctor("echo", "--json")
+        self.assertEqual((run.returncode, run.stdout), (0, "--json\n"))
+
     # A program is looked at while it runs: these run until they have been, which their own files tell.
     SEEN = """
         #include <stdio.h>

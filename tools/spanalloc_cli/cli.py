@@ -27,11 +27,16 @@ class Option(collections.namedtuple("Option", "flags settings complete")):
 class Command(collections.namedtuple("Command", "short arguments text options do takes_program mixes")):
     """`short`: for the list of commands; `arguments`: of the line of its usage; `text`: of its help; `do(given)`: gives
     the exit code; `takes_program`: its words are a program's, or a process's number, in given.command; `mixes`: options
-    may follow these (else what follows the first of them is the program's, also without `--`)."""
+    may follow these (else what follows the first of them is the program's, also without `--`; but behind a process's
+    number there are options alone)."""
 
     def __new__(cls, short, arguments, text, options, do, takes_program=True, mixes=False):
         text = textwrap.dedent(text).strip("\n")
         return super().__new__(cls, short, arguments, text, options, do, takes_program, mixes)
+
+    def is_number(self, word):
+        """Whether a first word, not behind `--`, is a process's number."""
+        return "PID" in self.arguments and word.isdecimal()
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -64,6 +69,12 @@ def _parse(name, command, words):
     if command.takes_program:
         if given.command[:1] == ["--"]:
             del given.command[0]
+        elif len(given.command) > 1 and command.is_number(given.command[0]):
+            number, *behind = given.command
+            given = parser.parse_args(behind, given)
+            if given.command:
+                parser.error(f"behind a process's number there are options alone: {given.command[0]}")
+            given.command = [number]
         if not given.command and not command.arguments.startswith("["):
             parser.error(f"missing: {command.arguments}")
     return given

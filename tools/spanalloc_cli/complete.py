@@ -54,7 +54,7 @@ def offered(commands, words, begun):
         if wants:
             wants = None
         elif is_behind or not word.startswith("-"):
-            given, is_behind = True, is_behind or not command.mixes
+            given, is_behind = True, is_behind or not (command.mixes or command.is_number(word))
         elif word == "--":
             is_behind = True
         else:
