@@ -16,7 +16,8 @@
 // down by a sixteenth of the way.
 //
 // All counts are hints. Dirty memory that small blocks take is not subtracted, so `dirty` may be
-// too high. Each decay epoch corrects it, and so does a purge that finds less than it looks for.
+// too high. Each decay epoch corrects it, and so does a purge that finds less than it looks for:
+// memory is counted only after a purge can find it.
 #pragma once
 
 #include <cstddef>
@@ -60,6 +61,11 @@ class DirtyBound {
     purged(slices);
     purged_.fetch_add_relaxed(slices);
   }
+  /// A purge found all that there was. `counted`: dirty() before it, without what it has purged.
+  /// What others give meanwhile stays counted.
+  void found_all_of(std::size_t counted) {
+    if (at_least_0(dirty_.fetch_sub_relaxed(counted) - counted) == 0) dirty_is(0);
+  }
   /// After a fork.
   void live_is(std::size_t slices) { live_.store_relaxed(slices); }
   /// Dirty slices of all blocks, large or small.
@@ -73,9 +79,10 @@ class DirtyBound {
 
   /// Slices of spans of one block, in use or in pools.
   std::size_t live() const { return at_least_0(live_.load_relaxed()); }
+  std::size_t dirty() const { return at_least_0(dirty_.load_relaxed()); }
   /// Slices that should be purged.
   std::size_t excess() const {
-    const std::size_t dirty = at_least_0(dirty_.load_relaxed());
+    const std::size_t dirty = this->dirty();
     const std::size_t live = this->live();
     const std::size_t least = kAlways + live / 4;
     if (dirty <= least) return 0;

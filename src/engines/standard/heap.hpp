@@ -245,7 +245,8 @@ class Heap {
     if (moved.left_a_range) {
       pages_.give(span, true);
     } else {
-      pages_.memory_return.note_given(span, old, true);  // the arena has no range there any more
+      pages_.memory_return.note_idle_given(span);
+      pages_.memory_return.dirty_bound.given(old.count, true);  // the arena has no range there
     }
     return static_cast<char*>(moved.to) + offset;
   }

@@ -235,22 +235,14 @@ class MemoryReturn {
 
   // --- When a large block is freed ---------------------------------------------------------------
 
-  /// A span of one block ceased to take `slices`; `zero`: its memory reads as zero.
-  void note_given(SpanRef span, SliceCount slices, bool zero) {
-    dirty_bound.given(slices.count, zero);
-    count_idle(span, 0);
-  }
-  /// After that. Twice as much can be purged, so that the bound is reached even while it sinks with
-  /// the live memory; and one free takes no longer than the kernel would to take the block back.
+  /// A span of one block is about to be nobody's: none of its pages are idle memory of a block.
+  void note_idle_given(SpanRef span) { count_idle(span, 0); }
+  /// When the arena has it. Twice as much can be purged, so that the bound is reached even while it
+  /// sinks with the live memory; and one free takes no longer than the kernel would to take the
+  /// block back. A free that meets another one's purge leaves its part to that one.
   void keep_dirty_bound(SliceCount slices) {
-    const std::size_t excess = dirty_bound.excess();
-    if (SPANALLOC_LIKELY(excess == 0) || !purge_lock.try_lock()) return;
-    const std::size_t wanted =
-        min_of(excess, slices.count * 2 + Config::kPurgedPerFree / Classes::kSlice);
-    const std::size_t purged = pages_.arena.purge_largest(wanted);
-    dirty_bound.purged_for_bound(purged);
-    if (purged < wanted) dirty_bound.dirty_is(0);  // there is no more
-    purge_lock.unlock();
+    if (SPANALLOC_LIKELY(dirty_bound.excess() == 0)) return;
+    purge_for_bound(slices.count * 2 + Config::kPurgedPerFree / Classes::kSlice);
   }
   /// Of a span that is about to be given to the arena. True: it is purged.
   bool purge_if_sparse(SpanRef span, SliceCount slices) {
@@ -633,6 +625,23 @@ class MemoryReturn {
     // If no thread can be started, this stays so.
     thread::start_background(background_body_);
   }
+  // Purges `part` of what exceeds the bound, and the parts of those that come meanwhile. Acquire
+  // and release: who leaves a part has met the lock that is held, and its holder looks for parts
+  // when it has let go.
+  SPANALLOC_COLD void purge_for_bound(std::size_t part) {
+    parts_left_.fetch_add_acq_rel(part);
+    for (unsigned i = 0; i < Config::kMostPartsOfAFree && purge_lock.try_lock(); ++i) {
+      const std::size_t counted = dirty_bound.dirty();
+      const std::size_t wanted = min_of(dirty_bound.excess(), parts_left_.exchange_acq_rel(0));
+      if (wanted != 0) {
+        const std::size_t purged = pages_.arena.purge_largest(wanted);
+        dirty_bound.purged_for_bound(purged);
+        if (purged < wanted) dirty_bound.found_all_of(counted - min_of(purged, counted));
+      }
+      purge_lock.unlock();
+      if (parts_left_.fetch_add_acq_rel(0) == 0) return;
+    }
+  }
   SPANALLOC_COLD std::size_t live_caches() {
     std::size_t count = 0;
     pages_.heaps.for_each([&](auto& heap) { count += heap.live_caches.load_relaxed(); });
@@ -654,6 +663,7 @@ class MemoryReturn {
   Atomic<std::size_t> read_group_after_{SIZE_MAX};  // written under purge_lock
   std::uint64_t next_group_read_ = 0;               // under purge_lock; milliseconds
   const char* group_root_ = "";                     // changed by tests only
+  Atomic<std::size_t> parts_left_{0};               // slices, of frees that met purge_lock held
   // Pages of 4 KiB in spans in use that are not in memory: purged ones of a span of several blocks,
   // and those around a single block under a soft limit. A hint: a thread that vanishes at a fork
   // may leave its change of a record uncounted.

@@ -66,9 +66,12 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
 
   void give(SpanRef span, bool zero = false) {
     forget_pages_gone(span);
-    if (Classes::has_one_block(span->class_id()))
-      memory_return.note_given(span, slices_of(span), zero);
-    arena.give(index_of(span.number), zero);
+    const std::uint32_t first = index_of(span.number);
+    if (!Classes::has_one_block(span->class_id())) return arena.give(first, zero);
+    const SliceCount slices = slices_of(span);
+    memory_return.note_idle_given(span);
+    arena.give(first, zero);
+    memory_return.dirty_bound.given(slices.count, zero);  // when a purge can find it
   }
 
   /// Of a free span that is about to be something else: all its pages count again.

@@ -22,6 +22,22 @@ TEST(DirtyBound, AQuarterOfWhatIsLiveMayStay) {
   EXPECT_EQ(bound.excess(), 0u);
 }
 
+// Small blocks take dirty memory without saying so.
+TEST(DirtyBound, APurgeThatFindsLessCorrectsTheCountButNotWhatCameMeanwhile) {
+  Bound bound;
+  bound.given(2000, false);
+  const std::size_t counted = bound.dirty();
+  bound.given(700, false);
+  bound.purged_for_bound(300);
+  bound.found_all_of(counted - 300);
+  EXPECT_EQ(bound.dirty(), 700u);
+  bound.taken(700, 700);
+  bound.found_all_of(100);
+  EXPECT_EQ(bound.dirty(), 0u);
+  bound.given(600, false);
+  EXPECT_EQ(bound.dirty(), 600u) << "never below none";
+}
+
 TEST(DirtyBound, WhatIsPurgedInVainMayStayTheNextTime) {
   Bound bound;
   for (int i = 0; i < 3; ++i) {

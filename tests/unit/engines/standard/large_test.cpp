@@ -655,6 +655,28 @@ TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
   }
 }
 
+// Threads that free at the same time find another one purging. The last of them may, too.
+TEST(StandardLarge, AFreeThatMeetsAPurgeLeavesItsPartToTheNext) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
+  in_fresh_process([] {
+    auto blocks = fill(256 * kMiB, 16 * kMiB);
+    for (void* p : blocks) std::memset(p, 1, 16 * kMiB);
+    char* const base = E::pages.address(standard::SpanNumber{1});
+    const std::size_t end =
+        address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
+    void* const last = blocks.back();
+    blocks.pop_back();
+    {
+      const LockGuard purges(E::pages.memory_return.purge_lock);
+      std::thread([&] { free_all(blocks); }).join();
+    }
+    EXPECT_GE(resident_pages(base, end) * kPage, 256 * kMiB) << "nobody has purged";
+    E::deallocate(last);
+    EXPECT_LE(resident_pages(base, end) * kPage, 32 * kMiB + 8 * kMiB);
+    expect_nothing_out();
+  });
+}
+
 // Clearing a block brings all of it into memory: then nobody can tell how little the program uses.
 // So now and then it is not cleared but purged.
 TEST(StandardLarge, ClearingHugeBlocksIsGivenUpWhereLittleIsUsed) {
