@@ -133,8 +133,8 @@ SPANALLOC_PUBLIC int sp_soft_limit_is_near(void) SPANALLOC_NOEXCEPT;
 
 /* From now on calls callback(context, held, limit), bytes both, when what the heap holds has come
  * near the soft limit; and again, as long as it is near, each time that a 64th of the limit more is
- * held, or less than that but as much of what was freed meanwhile has been used again, and once in
- * each decay epoch (a quarter of a second, by default). NULL: nothing is called. There is one
+ * held, or an eighth of that and as much of what was freed meanwhile has been used again, and once
+ * in each decay epoch (a quarter of a second, by default). NULL: nothing is called. There is one
  * callback; the last one set counts, but a call of the one before that has begun in another thread
  * may go on.
  *

@@ -205,11 +205,9 @@ class CoalescingArena {
 
   /// Of these the free ones, while the soft limit is watched: arena/slices.hpp.
   std::size_t dirty_free() const { return slices_.dirty_free(); }
-  /// From now on the soft limit is looked at before memory is taken.
-  SPANALLOC_COLD void watch_soft_limit() {
-    if (slices_.shortage.is_watched()) return;
-    slices_.shortage.watch();  // first: what is freed from now on is counted
-    if (!slices_.count_dirty_anew()) slices_.dirty_free_is(slices_.manager.dirty_free_units());
+  /// Counts these, if they were not counted yet. One caller at a time.
+  SPANALLOC_COLD void count_dirty_free() {
+    if (!slices_.has_counted_dirty()) slices_.count_dirty();
   }
 
   std::size_t count_of(std::uint32_t first) const { return slices_.manager.size_of(first); }
@@ -273,7 +271,7 @@ class CoalescingArena {
   /// Begins a decay epoch. Returns how many slices are free and dirty.
   std::size_t age() {
     const std::size_t dirty = slices_.manager.age();
-    if (slices_.shortage.is_watched()) slices_.count_dirty_anew();
+    if (slices_.shortage.is_watched() && !slices_.has_counted_dirty()) slices_.count_dirty();
     growth_.pass_epoch();
     return dirty;
   }
@@ -391,7 +389,7 @@ class CoalescingArena {
     });
     return all == limit() && decommitted == decommitted_.count() && lost == slices_.lost() &&
            slices_.manager.held_units() == slices_.in_use_or_dirty() &&
-           (!slices_.shortage.is_watched() ||
+           (!slices_.has_counted_dirty() ||
             slices_.manager.dirty_free_units() == slices_.dirty_free());
   }
 

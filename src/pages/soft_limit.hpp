@@ -12,11 +12,11 @@
 //
 // To look for what caches keep, and for free pages in spans in use, takes longer. It is worth it
 // when memory comes near, and then again only when more is held than the last look has left: a step
-// more; or anything more, once a step has been used again of what was free in spans in use. (A
-// cache that drops a quarter of its entries frees no page, mostly, and no less is held. If only a
-// step more counted, it would grow by a step each time that it has dropped a quarter.) So a program
-// that needs more than the limit allows pays for one look with each step. After a look the program
-// is told.
+// more; or an eighth of a step, once a step has been used again of what was free in spans in use.
+// (A cache that drops a quarter of its entries frees no page, mostly, and no less is held. If only
+// a step more counted, it would grow by a step each time that it has dropped a quarter.) So a
+// program that needs more than the limit allows pays for one look with each step. After a look the
+// program is told.
 //
 // The margin is an eighth of the limit, the reserve a step. In a control group, which others may
 // share, the limit is what may be in memory plus what the group has left; the margin is an eighth
@@ -46,6 +46,7 @@ class SoftLimit {
     limit_.store_relaxed(limit);
     most_.store_relaxed(limit == 0 ? SIZE_MAX : limit - min_of(reserve, limit));
     purge_mark_.store_relaxed(0);
+    looked_.store_relaxed(0);
     margin_.store_relaxed(margin);
     step_.store_relaxed(max_of(margin / kStepPart, 1));
     // (Near it, the mark says what was looked through already.)
@@ -59,13 +60,18 @@ class SoftLimit {
   std::size_t step() const { return step_.load_relaxed(); }
   /// Whether to look before so much is held.
   bool is_due(std::size_t held) const { return held > mark_.load_relaxed(); }
-  /// If so much may be in memory with what is free: how much of that has to go.
-  std::size_t excess(std::size_t kept) const {
-    const std::size_t most = max_of(most_.load_relaxed(), purge_mark_.load_relaxed());
-    return kept - min_of(kept, most);
+  /// If so much may be in memory with what is free, `held` without: how much of the former has to
+  /// go. A step may stay, however much is held: who exceeds the limit would else pay for each page
+  /// of each request.
+  std::size_t excess(std::size_t kept, std::size_t held) const {
+    const std::size_t most = most_.load_relaxed();
+    if (SPANALLOC_LIKELY(kept <= most)) return 0;
+    return kept - min_of(kept, max_of(max_of(most, held + step()), purge_mark_.load_relaxed()));
   }
-  /// So much became free while it is near. True: a step has; it is time to look whether it still
-  /// is.
+  /// Whether so much is far from the limit.
+  bool is_far(std::size_t held) const { return held <= far(); }
+  /// So much became free. True: a step has; it is time to look whether memory is still near, and
+  /// what is free exceeds the limit.
   bool note_free(std::size_t bytes) {
     const std::size_t all = free_.fetch_add_relaxed(bytes) + bytes;
     if (SPANALLOC_LIKELY(all < step_.load_relaxed())) return false;
@@ -77,7 +83,7 @@ class SoftLimit {
   void note_miss() {
     const std::size_t all = reused_.fetch_add_relaxed(kMissBytes) + kMissBytes;
     // (If another thread ends a look meanwhile, the next one may come a step early.)
-    if (all >= step()) lower_mark(max_of(near(), looked_.load_relaxed()));
+    if (all >= step()) lower_mark(max_of(near(), looked_.load_relaxed() + step() / kPartOfStep));
   }
 
   // --- A look ------------------------------------------------------------------------------------
@@ -94,20 +100,24 @@ class SoftLimit {
     free_.store_relaxed(0);
     return near_now ? Came::kNear : Came::kFar;
   }
-  /// So much is left, though an excess should have gone: the kernel may refuse, and it is no use to
-  /// try again before it is a step more, or time has passed (0).
-  void could_not_purge(std::size_t kept) {
-    purge_mark_.store_relaxed(kept == 0 ? 0 : kept + step());
+  /// So much is left of an excess of which nothing could be purged, because the kernel refuses: it
+  /// is no use to try again before it is a step more.
+  void could_not_purge(std::size_t kept) { purge_mark_.store_relaxed(kept + step()); }
+  void may_purge() {
+    if (purge_mark_.load_relaxed() != 0) purge_mark_.store_relaxed(0);
   }
   /// A look has ended, and so much is still held.
   void looked(std::size_t held) {
-    looked_.store_relaxed(held);
+    // (What falls by less than a step goes up and down.)
+    const std::size_t before = looked_.load_relaxed();
+    if (held > before || held + step() <= before) looked_.store_relaxed(held);
     reused_.store_relaxed(0);
     if (limit() != 0) mark_.store_relaxed(next_mark(held));
   }
 
  private:
   static constexpr std::size_t kMissBytes = 4096;
+  static constexpr std::size_t kPartOfStep = 8;
 
   void lower_mark(std::size_t held) { mark_.store_relaxed(min_of(mark_.load_relaxed(), held)); }
   std::size_t next_mark(std::size_t held) const {

@@ -12,6 +12,7 @@
 #include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "os/cgroup.hpp"
+#include "os/huge_pages.hpp"
 #include "os/os.hpp"
 #include "scheduler.hpp"
 #include "thread/background.hpp"
@@ -224,6 +225,9 @@ bool option_switch(const char* name, bool fallback) {
 }
 std::uint64_t option_size(const char*, const char*, std::uint64_t fallback, const char*) {
   return fallback;
+}
+bool makes_huge_pages_unasked(const char*) {
+  return false;
 }
 bool read_memory_group(MemoryGroup&, const char*) {
   return false;

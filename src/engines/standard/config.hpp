@@ -168,6 +168,8 @@ struct Standard {
   // The soft limit (memory_return.hpp): how often the control group is read, far from it and near.
   static constexpr std::uint64_t kReadGroupMs = 1000;
   static constexpr std::uint64_t kReadGroupNearMs = 100;
+  // The program's function is called that seldom because of the time that passes.
+  static constexpr std::uint64_t kLeastBetweenCallsMs = 100;
 
   // --- What a thread keeps, and when it looks ----------------------------------------------------
   /// Blocks of a page and more that are carved at a time where that costs no page fault.

@@ -214,7 +214,7 @@ class Heap {
     }
     if (done && slices < old) {
       bound.dirty_bound.given(old.count - slices.count, false);
-      bound.note_if_far({old.count - slices.count});
+      bound.after_giving({old.count - slices.count});
     }
     return done;
   }
@@ -245,6 +245,7 @@ class Heap {
     if (moved.left_a_range) {
       pages_.give(span, true);
     } else {
+      pages_.forget_pages_gone(span);
       pages_.memory_return.note_idle_given(span);
       pages_.memory_return.dirty_bound.given(old.count, true);  // the arena has no range there
     }
@@ -676,7 +677,7 @@ class Heap {
         pages_.give(span);
         if (info.blocks == 1) bound.keep_dirty_bound({info.slices});
       }
-      bound.note_if_far(all);
+      bound.after_giving(all);
     }
     return nullptr;
   }

@@ -31,9 +31,11 @@
 #include "engines/standard/slack_bound.hpp"
 #include "engines/standard/span_protocol.hpp"
 #include "os/cgroup.hpp"
+#include "os/huge_pages.hpp"
 #include "os/os.hpp"
 #include "pages/arena/shortage.hpp"
 #include "pages/dirty_bound.hpp"
+#include "pages/huge_page_advice.hpp"
 #include "pages/soft_limit.hpp"
 #include "pages/soft_limit_callback.hpp"
 #include "sync/spin_lock.hpp"
@@ -146,7 +148,7 @@ class MemoryReturn {
   SPANALLOC_COLD void want_soft_limit(std::size_t wanted) {
     wanted_limit_.store_relaxed(wanted);
     limit_was_wanted_.store_relaxed(1);
-    pages_.arena.watch_soft_limit();
+    pages_.arena.shortage().watch();
   }
   /// Bytes; 0: none.
   std::size_t soft_limit_now() const {
@@ -192,10 +194,11 @@ class MemoryReturn {
     const bool look = is_near && (is_due || !was_near);
     if (look) {
       if (!was_near) in_epoch_ = false;  // one that has begun goes by age
+      tell_after_ms_ = 0;
       pass_part_of_epoch(now, coming);
     }
     if (look || !is_near) soft_limit.looked(held_bytes() + min_of(coming, soft_limit.step()));
-    if (!look) purge_excess();
+    purge_excess();
     purge_lock.unlock();
   }
   /// After slices were taken, or memory outside.
@@ -203,15 +206,16 @@ class MemoryReturn {
     if (SPANALLOC_UNLIKELY(pages_.arena.shortage().is_watched())) look_at_excess();
   }
   /// After so many slices were given to the arena.
-  void note_if_far(SliceCount slices) {
-    if (SPANALLOC_UNLIKELY(soft_limit.is_near()) &&
+  void after_giving(SliceCount slices) {
+    if (SPANALLOC_UNLIKELY(soft_limit.limit() != 0) &&
         soft_limit.note_free(slices.count << Config::kSliceBits)) {
-      look_near_limit();
+      look_after_giving();
     }
   }
   /// Whether what is held is near the limit, or still is.
   SPANALLOC_COLD bool is_near_limit() {
-    if (soft_limit.is_near() || is_another_limit_wanted()) look_near_limit();
+    if (is_another_limit_wanted() || (soft_limit.is_near() && soft_limit.is_far(held_bytes())))
+      look_after_giving();
     return soft_limit.is_near();
   }
 
@@ -271,7 +275,7 @@ class MemoryReturn {
   /// nothing. In memory that others had used, the part around the block would stay for as long as
   /// the block. To purge it takes as long as to write to a page, and the next block of the span
   /// must do without those pages: so it happens only where there is much of it.
-  /// Returns how many bytes around the block are not in memory.
+  /// Returns how many bytes around the block are known not to be in memory.
   [[gnu::noinline]] std::size_t purge_slack(SpanRef span, const char* block, std::size_t bytes,
                                             bool all_is_dirty) {
     auto& arena = pages_.arena;
@@ -284,7 +288,8 @@ class MemoryReturn {
     const std::uintptr_t tail = align_up(address_of(block) + bytes, os::page_size());
     std::size_t before = head_end - begin;
     std::size_t behind = end - tail;
-    const std::size_t around = before + behind;
+    std::size_t gone =
+        soft_limit.limit() == 0 ? 0 : untouched_around(first, slices, before, behind, all_is_dirty);
     // What was never used, or is purged, is not in memory.
     if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
     if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
@@ -296,11 +301,13 @@ class MemoryReturn {
                is_near ||
                (!slack_bound.has_room(live) && slack_bound.pays(idle, live, os::now_ms()))) {
       for (const auto& [at, size] : {std::pair{begin, before}, std::pair{tail, behind}}) {
-        if (size != 0 && arena.purge_part(first, slices, pointer_to(at), size)) idle -= size;
+        if (size == 0 || !arena.purge_part(first, slices, pointer_to(at), size)) continue;
+        idle -= size;
+        gone += size;
       }
     }
     count_idle(span, min_of(idle / SlackBound::kPage, SlackBound::kMostOfASpan));
-    return around - idle;
+    return gone;
   }
   /// A span's one block has been handed out for `bytes`, and of the memory around it `gone` bytes
   /// are not in memory. Under a soft limit they do not count as held; so a block of a class has no
@@ -309,7 +316,9 @@ class MemoryReturn {
   SPANALLOC_COLD void limit_room(SpanRef span, std::size_t bytes, std::size_t gone) {
     if (soft_limit.limit() == 0 || span->class_id() == Classes::kHuge) return;
     const std::uintptr_t block = span->first_block();
-    span->limit_room(static_cast<std::uint32_t>(align_up(block + bytes, os::page_size()) - block));
+    const std::size_t room = align_up(block + bytes, os::page_size()) - block;
+    if constexpr (kPoisons) poison(pointer_to<char>(block) + room, span->room() - room);
+    span->limit_room(static_cast<std::uint32_t>(room));
     span->gone = static_cast<std::uint8_t>(min_of(gone / kGonePage, SlackBound::kMostOfASpan));
     count_gone(0, span->gone);
   }
@@ -405,6 +414,13 @@ class MemoryReturn {
     const std::size_t wanted = wanted_limit_.load_relaxed();
     adopted_limit_.store_relaxed(wanted);
     is_adopted_.store_relaxed(1);
+    if (is_new && wanted != 0) {
+      pages_.arena.count_dirty_free();
+      const HugePageUse use = pages_.arena.huge_page_use();
+      untouched_stays_.store_relaxed(
+          use == HugePageUse::kNever ||
+          (use != HugePageUse::kAlways && !os::makes_huge_pages_unasked(group_root_)));
+    }
     if (wanted != kLimitOfGroup) {
       if (!is_new) return;
       const std::size_t margin = wanted / SoftLimit::kMarginPart;
@@ -441,15 +457,17 @@ class MemoryReturn {
       at_next_malloc_.fetch_and_seq_cst(~kNearLimit);
     }
   }
-  // Under purge_lock, when what could go has gone: tells the program if that did not help.
-  void tell_if_near() {
-    if (!soft_limit.is_near()) return;
+  // Under purge_lock, when what could go has gone: tells the program if that did not help. After a
+  // look at once, else once an epoch (if it is not a very short one).
+  void tell_if_near(std::uint64_t now) {
+    if (!soft_limit.is_near() || now < tell_after_ms_) return;
+    tell_after_ms_ = now + Config::kLeastBetweenCallsMs;
     // (Relaxed would do: what the call needs is under the callback's lock.)
     if (callback.note_near()) at_next_malloc_.fetch_or_seq_cst(kCallback);
   }
   SPANALLOC_COLD void look_at_excess() {
-    const std::size_t excess = soft_limit.excess(kept_bytes());
-    if (excess == 0 || pages_.arena.dirty_free() == 0) return;
+    const std::size_t excess = this->excess();
+    if (SPANALLOC_LIKELY(excess == 0)) return;
     // Another thread may be purging. (A step beyond the limit it is waited for: it may not run for
     // long, and as many threads would take more meanwhile.)
     if (excess >= soft_limit.step()) {
@@ -460,23 +478,42 @@ class MemoryReturn {
     purge_excess();
     purge_lock.unlock();
   }
-  // Under purge_lock. Purges a part of what is free: what exceeds the limit, the largest ranges
-  // first. (These are the fewest calls of the kernel; and what is left fits most requests.)
+  // What is free and exceeds the limit.
+  std::size_t excess() const { return soft_limit.excess(kept_bytes(), held_bytes()); }
+  // Under purge_lock. Purges a part of that, the largest ranges first. (These are the fewest calls
+  // of the kernel; and what is left fits most requests.)
   void purge_excess() {
-    const std::size_t excess = soft_limit.excess(kept_bytes());
+    const std::size_t excess = this->excess();
     if (SPANALLOC_LIKELY(excess == 0)) return;
     const std::size_t most = max_of(Config::kPurgedPerCall, 2 * soft_limit.step());
     const std::size_t wanted = (min_of(excess, most) + kSlice - 1) / kSlice;
     const std::size_t slices = pages_.arena.purge_largest(wanted);
     given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
     dirty_bound.purged(slices);
-    if (slices == 0) soft_limit.could_not_purge(kept_bytes());
+    if (slices == 0 && pages_.arena.dirty_free() >= wanted) {
+      soft_limit.could_not_purge(kept_bytes());
+    } else {
+      soft_limit.may_purge();
+    }
   }
-  SPANALLOC_COLD void look_near_limit() {
+  SPANALLOC_COLD void look_after_giving() {
     if (!purge_lock.try_lock()) return;
     adopt_limit(os::now_ms());
     note_held(held_bytes());
+    purge_excess();
     purge_lock.unlock();
+  }
+  // Of the memory around a block, `before` and `behind` it, bytes that nobody has touched; 0 if
+  // huge pages may bring them in all the same.
+  std::size_t untouched_around(std::size_t first, std::size_t slices, std::size_t before,
+                               std::size_t behind, bool all_is_dirty) {
+    if (all_is_dirty || !untouched_stays_.load_relaxed()) return 0;
+    const auto untouched = [&](std::size_t from, std::size_t bytes) {
+      const std::size_t count = (bytes + kSlice - 1) / kSlice;
+      return pages_.arena.dirty_slices(from - count, count) == 0 ? bytes : 0;
+    };
+    return untouched(first + (before + kSlice - 1) / kSlice, before) +
+           untouched(first + slices, behind);
   }
 
   // One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older
@@ -496,7 +533,7 @@ class MemoryReturn {
     if (!in_epoch_) {
       in_epoch_ = true;
       purge_cursor_ = 0;
-      soft_limit.could_not_purge(0);
+      soft_limit.may_purge();
       if (pages_.arena.shortage().is_watched()) {
         adopt_limit(now);
         note_held(held_bytes() + coming);
@@ -505,7 +542,6 @@ class MemoryReturn {
       for_each_started_heap([](auto& heap) { heap.begin_epoch(); });
       pages_.arena.look_at_limit();
     }
-    purge_excess();
     const bool all = soft_limit.is_near();
     const std::size_t most_drained = all ? Config::kDrainedNearLimit : Config::kDrainedPerCall;
     std::size_t cost = 0;
@@ -517,6 +553,7 @@ class MemoryReturn {
     const std::size_t slices = pages_.arena.purge(decay_ms_ != 0, kMost);
     given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
     dirty_bound.purged(slices);
+    purge_excess();
     const bool purged_parts =
         purge_shared(all ? Which::kNear : Which::kAged, Config::kPartsPurgedPerCall);
     if (cost < most_drained && slices < kMost && purged_parts) {
@@ -527,16 +564,16 @@ class MemoryReturn {
     }
     if (all) {
       note_held(held_bytes() + coming);
-      if (!in_epoch_) tell_if_near();
+      if (!in_epoch_) tell_if_near(now);
     }
     // If there is more to do, the next thread that comes here goes on.
     next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
   }
 
   // Purges pages of shared spans on which no block is out: of all shared spans, of those in which
-  // nothing was freed since the last epoch, or of those in which much was. Goes on from the cursor until the cost reaches
-  // `at_most`. True: it came to the end. Goes through the records of all heaps, because lists
-  // change while nobody holds their locks.
+  // nothing was freed since the last epoch, or of those in which much was. Goes on from the cursor
+  // until the cost reaches `at_most`. True: it came to the end. Goes through the records of all
+  // heaps, because lists change while nobody holds their locks.
   //
   // Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun
   // is not started. A record says who owns its span; that is asked again under the owner's lock.
@@ -575,15 +612,19 @@ class MemoryReturn {
   SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, const Lists& cache, SpanWord word) {
     const bool still = cache.is_abandoned_list() || pages_.is_mine(word.owner());
     Block* const remotes = pages_.first_of(span, word.head());
-    const std::uint64_t before = span->purged();
+    const std::size_t before = PageMask::pages(span->purged());
+    std::size_t refused = 0;
     const std::uint32_t cost = pages_.partial_purge_of(span).purge_pages(
         remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
           const bool purged = pages_.arena.purge_part(index_of(span.number),
                                                       std::size_t{1} << span->order(), at, bytes);
           if (purged) given_back_.fetch_add_relaxed(bytes);
+          if (!purged) refused += bytes / PageMask::kBytes;
           return purged;
         });
-    count_gone(PageMask::pages(before), PageMask::pages(span->purged()));
+    // What was refused will be taken off as if it were gone: rather too much is held than too
+    // little.
+    count_gone(before + refused, PageMask::pages(span->purged()));
     return cost;
   }
 
@@ -650,6 +691,10 @@ class MemoryReturn {
 
   Pages& pages_;
   LargeHabits habits_{Config::kGiant / Classes::kSlice};
+  // Pages of 4 KiB in spans in use that are not in memory: purged ones of a span of several blocks,
+  // and those around a single block under a soft limit. A hint: a thread that vanishes at a fork
+  // may leave its change of a record uncounted.
+  Atomic<std::size_t> gone_{0};
   Atomic<std::uint64_t> next_purge_{0};  // milliseconds
   bool in_epoch_ = false;                // under purge_lock: an epoch has begun and is not done
   std::size_t purge_cursor_ = 0;         // under purge_lock: the next record to look at
@@ -661,13 +706,13 @@ class MemoryReturn {
   // Bytes that were taken since the group was read, and with which it is read again.
   Atomic<std::size_t> taken_since_read_{0};
   Atomic<std::size_t> read_group_after_{SIZE_MAX};  // written under purge_lock
-  std::uint64_t next_group_read_ = 0;               // under purge_lock; milliseconds
-  const char* group_root_ = "";                     // changed by tests only
-  Atomic<std::size_t> parts_left_{0};               // slices, of frees that met purge_lock held
-  // Pages of 4 KiB in spans in use that are not in memory: purged ones of a span of several blocks,
-  // and those around a single block under a soft limit. A hint: a thread that vanishes at a fork
-  // may leave its change of a record uncounted.
-  Atomic<std::size_t> gone_{0};
+  std::uint64_t tell_after_ms_ = 0;                 // under purge_lock
+  // Written under purge_lock; relaxed: what it decides is a count. Whether memory that nobody has
+  // touched is not in memory, whatever is touched beside it.
+  Atomic<bool> untouched_stays_{false};
+  std::uint64_t next_group_read_ = 0;  // under purge_lock; milliseconds
+  const char* group_root_ = "";        // where /proc and /sys are: changed by tests only
+  Atomic<std::size_t> parts_left_{0};  // slices, of frees that met purge_lock held
   // Bytes that epochs have purged, and trims in shared spans only; written under purge_lock.
   Atomic<std::size_t> given_back_{0};
   // Written under purge_lock, for statistics only.

@@ -191,12 +191,14 @@ struct Resize {
     if (keeps_its_room(span, slices, old)) {
       span->asked = static_cast<std::uint32_t>(max_of(slices.count, span->asked));
     } else {
-      if (!resize_where_it_stands(home, span, c, slices, old)) {
+      if (!resize_where_it_stands(pages, home, span, c, slices, old)) {
         return may_move ? home.move_out(span, old, n) : nullptr;
       }
       const std::size_t gone =
           pages.memory_return.purge_slack(span, pages.address(span.number) + offset, n, true);
-      if (SPANALLOC_UNLIKELY(gone != 0)) pages.memory_return.limit_room(span, n, gone);
+      // (A block that grows mostly grows again, and keeps its room.)
+      if (SPANALLOC_UNLIKELY(gone != 0) && slices < old)
+        pages.memory_return.limit_room(span, n, gone);
       span->asked = static_cast<std::uint32_t>(slices.count);
     }
     char* block = pages.address(span.number) + offset;
@@ -212,16 +214,20 @@ struct Resize {
     return slices.count + max_of(span->asked / 8, 1) >= span->asked;
   }
 
-  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, SliceCount slices,
-                                     SliceCount old) {
+  static bool resize_where_it_stands(Pages& pages, Heap& home, SpanRef span, ClassId c,
+                                     SliceCount slices, SliceCount old) {
     // In this order, because a fork's child may find the span in between: its class
     // then says less than it has.
     const ClassId before = span->class_id();
-    if (slices < old) span->change_class(c, Classes::info(c));
+    if (slices < old) change_class(pages, span, c);
     const bool fits = slices == old || home.resize_in_place(span, old, slices);
-    const ClassId now = fits ? c : before;
-    span->change_class(now, Classes::info(now));
+    // (If it could not grow, it is as it was.)
+    if (fits || slices < old) change_class(pages, span, fits ? c : before);
     return fits;
+  }
+  static void change_class(Pages& pages, SpanRef span, ClassId c) {
+    if (SPANALLOC_UNLIKELY(span->gone != 0)) pages.memory_return.forget_gone(*span.record);
+    span->change_class(c, Classes::info(c));
   }
 };
 

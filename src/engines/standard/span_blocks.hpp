@@ -189,9 +189,9 @@ struct SpanBlocks {
     } while (last == nullptr);
     last->link_to(no_block());
     // Before they are on a list: a fork's child takes them as out.
-    thread.pages->memory_return.count_gone(PageMask::pages(span->purged()),
-                                           PageMask::pages(purged));
+    const std::size_t gone = PageMask::pages(span->purged());
     span->set_purged(purged);
+    thread.pages->memory_return.count_gone(gone, PageMask::pages(purged));
     expect_emptying(span, info, span->carved());
     return first;
   }

@@ -104,21 +104,24 @@ class ArenaSlices {
   /// handed it on, which orders the two.
   std::size_t in_use_or_dirty() const { return in_use_or_dirty_.load_relaxed(); }
 
-  /// While the soft limit is watched: slices that are free and dirty. What other threads freed and
-  /// took while the first count was made may be missing, or counted twice, until an epoch begins in
-  /// which they do neither (count_dirty_anew).
+  /// While the soft limit is watched: slices that are free and dirty. Before the first count has
+  /// succeeded an estimate.
   std::size_t dirty_free() const {
     const std::size_t count = dirty_free_.load_relaxed();
     return static_cast<std::ptrdiff_t>(count) < 0 ? 0 : count;
   }
-  /// Counts the slices that are free and dirty, unless others free or take some meanwhile.
-  SPANALLOC_COLD bool count_dirty_anew() {
+  /// Counts the slices that are free and dirty, after the flag was set that has them counted as
+  /// they come and go. Takes time in proportion to the arena's blocks. It has succeeded if nobody
+  /// frees or takes any meanwhile; who calls is one at a time, and tries again later.
+  SPANALLOC_COLD void count_dirty() {
     const auto before = manager.holds();
+    const std::size_t counted = dirty_free_.load_relaxed();
     const std::size_t dirty = manager.dirty_free_units();
-    if (!Manager::Registry::quiet_between(before, manager.holds())) return false;
-    dirty_free_is(dirty);
-    return true;
+    // A difference: what others have changed since then stays counted.
+    dirty_free_.fetch_add_relaxed(dirty - counted);
+    has_counted_dirty_ = Manager::Registry::quiet_between(before, manager.holds());
   }
+  bool has_counted_dirty() const { return has_counted_dirty_; }
 
   // --- What comes back ---
 
@@ -235,6 +238,7 @@ class ArenaSlices {
 
   Atomic<std::size_t> in_use_or_dirty_{0};
   Atomic<std::size_t> dirty_free_{0};
+  bool has_counted_dirty_ = false;
   Atomic<std::size_t> lost_{0};
   unsigned gaps_ = 0;                  // under the lock; written before the limit passes the gap
   Block gap_[PagesConfig::kMostGaps];  // ascending

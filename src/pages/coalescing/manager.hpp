@@ -73,6 +73,7 @@ struct Allocation {
 /// and, to keep count of the units that are free and dirty:
 ///   void dirty_is_free(units)   so many more are, or about to be: before anybody can take them
 ///   void dirty_has_left(units)  so many were taken or purged
+/// both by a thread that holds (holds(), below),
 ///   void dirty_free_is(units)   counted anew, in a fork's child
 template <class Environment, unsigned kShards = 16, unsigned kFanBits = 6, unsigned kExtraSets = 0>
 class CoalescingManager {
@@ -150,12 +151,12 @@ class CoalescingManager {
     if (units == 0) return true;
     const Block fresh{mapper_.limit(), units};
     if (!add_units(fresh, kBusy)) return false;
+    Guard hold(registry_);
     if (!zero) {
       dirty_.insert(fresh);
       note_held(units);
       note_dirty_free(units);
     }
-    Guard hold(registry_);
     publish(fresh, !zero, hold);
     return true;
   }
@@ -241,12 +242,12 @@ class CoalescingManager {
     if (!mapper_.exchange_if(first, word, word.with_state(kBusy))) return false;
     const Block block{first, word.size()};
     note_contents(block, !zero);
+    Guard hold(registry_);
     if (zero) {
       note_clean(block.size);
     } else {
       note_dirty_free(block.size);
     }
-    Guard hold(registry_);
     const Claimed merged = absorb_neighbours({block, !zero}, hold);
     publish(merged.block, merged.dirty, hold);
     return true;
@@ -284,6 +285,7 @@ class CoalescingManager {
     const Block tail{first + size, old - size};
     SPANALLOC_ASSERT(size + tail.size == old);
     note_contents(tail, !zero);
+    Guard hold(registry_);
     if (zero) {
       note_clean(tail.size);
     } else {
@@ -291,7 +293,6 @@ class CoalescingManager {
     }
     mapper_.mark(tail, kBusy);
     mapper_.mark({first, size}, kUsed);
-    Guard hold(registry_);
     publish(tail, !zero, hold);
     return true;
   }

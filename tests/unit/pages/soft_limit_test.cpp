@@ -75,7 +75,7 @@ TEST_F(SoftLimitTest, WhatIsFreedIsLookedAtAStepAtATime) {
   EXPECT_TRUE(soft.note_free(5 * kMiB)) << "a large one at once";
 }
 
-// A step of which, used again, makes anything more that is held a reason to look.
+// A step of which, used again, makes an eighth of a step more that is held a reason to look.
 TEST_F(SoftLimitTest, WhatIsUsedAgainMakesTheNextLookComeEarlier) {
   soft.look(60 * kMiB);
   soft.looked(60 * kMiB);
@@ -83,10 +83,14 @@ TEST_F(SoftLimitTest, WhatIsUsedAgainMakesTheNextLookComeEarlier) {
     EXPECT_FALSE(soft.is_due(61 * kMiB)) << i;
     soft.note_miss();
   }
-  EXPECT_FALSE(soft.is_due(60 * kMiB));
-  EXPECT_TRUE(soft.is_due(60 * kMiB + 1));
+  EXPECT_FALSE(soft.is_due(60 * kMiB + kMiB / 8));
+  EXPECT_TRUE(soft.is_due(60 * kMiB + kMiB / 8 + 1));
   soft.looked(60 * kMiB + 1);
   EXPECT_FALSE(soft.is_due(61 * kMiB + 1)) << "that counts from here on";
+  // Where it goes up and down by less than a step, from the highest.
+  soft.looked(60 * kMiB - kMiB / 2);
+  for (unsigned i = 0; i < kMiB / 4096; ++i) soft.note_miss();
+  EXPECT_FALSE(soft.is_due(60 * kMiB + kMiB / 8 + 1));
   // Not below where it is near.
   soft.look(50 * kMiB);
   soft.looked(50 * kMiB);
@@ -96,23 +100,25 @@ TEST_F(SoftLimitTest, WhatIsUsedAgainMakesTheNextLookComeEarlier) {
 }
 
 TEST_F(SoftLimitTest, WhatIsFreeMayStayUpToAStepBelowTheLimit) {
-  EXPECT_EQ(soft.excess(0), 0u);
-  EXPECT_EQ(soft.excess(63 * kMiB), 0u);
-  EXPECT_EQ(soft.excess(63 * kMiB + 1), 1u);
-  EXPECT_EQ(soft.excess(100 * kMiB), 37 * kMiB);
+  EXPECT_EQ(soft.excess(0, 0), 0u);
+  EXPECT_EQ(soft.excess(63 * kMiB, 0), 0u);
+  EXPECT_EQ(soft.excess(63 * kMiB + 1, 0), 1u);
+  EXPECT_EQ(soft.excess(100 * kMiB, 0), 37 * kMiB);
+  EXPECT_EQ(soft.excess(100 * kMiB, 62 * kMiB), 37 * kMiB);
+  EXPECT_EQ(soft.excess(100 * kMiB, 80 * kMiB), 19 * kMiB) << "a step stays beyond it";
   SoftLimit none;
-  EXPECT_EQ(none.excess(SIZE_MAX), 0u);
+  EXPECT_EQ(none.excess(SIZE_MAX, 0), 0u);
+  none.set(1, 0, 0);
+  EXPECT_EQ(none.excess(5, 0), 4u);
   // What the kernel has refused is tried again with a step more, or when time has passed.
   soft.could_not_purge(70 * kMiB);
-  EXPECT_EQ(soft.excess(71 * kMiB), 0u);
-  EXPECT_EQ(soft.excess(71 * kMiB + 5), 5u);
-  soft.could_not_purge(0);
-  EXPECT_EQ(soft.excess(71 * kMiB), 8 * kMiB);
+  EXPECT_EQ(soft.excess(71 * kMiB, 0), 0u);
+  EXPECT_EQ(soft.excess(71 * kMiB + 5, 0), 5u);
+  soft.may_purge();
+  EXPECT_EQ(soft.excess(71 * kMiB, 0), 8 * kMiB);
   soft.could_not_purge(70 * kMiB);
   soft.set(kLimit, kLimit / 8, kMiB);
-  EXPECT_EQ(soft.excess(64 * kMiB), kMiB) << "a limit that is set counts at once";
-  none.set(1, 0, 0);
-  EXPECT_EQ(none.excess(5), 4u);
+  EXPECT_EQ(soft.excess(64 * kMiB, 0), kMiB) << "a limit that is set counts at once";
 }
 
 TEST_F(SoftLimitTest, ANewLimitCountsAtOnce) {

@@ -44,6 +44,10 @@ std::size_t gone_by_records() {
   E::pages.arena.walk([&](std::uint32_t first, std::size_t, bool free) {
     if (free) return;
     const auto span = E::pages.span(standard::SpanNumber{first});
+    if (span->gone != 0) {
+      EXPECT_LE(span->room() + span->gone * kPage, E::pages.slices_of(span).count * Classes::kSlice)
+          << "no block reaches them";
+    }
     pages += span->gone + standard::PageMask::pages(span->purged());
   });
   return pages;
@@ -69,28 +73,40 @@ void* touched(std::size_t size) {
   return p;
 }
 
-class FakeGroup {
+// What the kernel says, in files.
+class FakeFiles {
  public:
-  FakeGroup() {
-    char name[] = "/tmp/spanalloc-group-XXXXXX";
+  FakeFiles() {
+    char name[] = "/tmp/spanalloc-files-XXXXXX";
     root_ = mkdtemp(name);
-    write("/proc/self/cgroup", "0::/a\n");
-    write("/proc/self/mountinfo", "31 23 0:28 / /sys rw - cgroup2 cgroup2 rw\n");
-    write("/sys/a/memory.stat", "inactive_file 0\n");
     standard::MemoryReturnTestAccess::group_root(memory_return()) = root_.c_str();
   }
-  ~FakeGroup() { std::filesystem::remove_all(root_); }
-  void set(std::size_t limit, std::size_t used) {
-    write("/sys/a/memory.max", std::to_string(limit) + "\n");
-    write("/sys/a/memory.current", std::to_string(used) + "\n");
+  ~FakeFiles() { std::filesystem::remove_all(root_); }
+  void set_huge_pages(const std::string& words) {
+    write("/sys/kernel/mm/transparent_hugepage/enabled", words + "\n");
   }
 
- private:
+ protected:
   void write(const std::string& path, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
+
+ private:
   std::string root_;
+};
+
+class FakeGroup : public FakeFiles {
+ public:
+  FakeGroup() {
+    write("/proc/self/cgroup", "0::/a\n");
+    write("/proc/self/mountinfo", "31 23 0:28 / /sys rw - cgroup2 cgroup2 rw\n");
+    write("/sys/a/memory.stat", "inactive_file 0\n");
+  }
+  void set(std::size_t limit, std::size_t used) {
+    write("/sys/a/memory.max", std::to_string(limit) + "\n");
+    write("/sys/a/memory.current", std::to_string(used) + "\n");
+  }
 };
 
 // Phases of blocks of different sizes, most of which go before the next phase begins; no more than
@@ -375,6 +391,75 @@ TEST(StandardNearLimit, PagesThatAreGoneDoNotCount) {
       "500");
 }
 
+// Where a huge page may have brought it in all the same it counts.
+TEST(StandardNearLimit, WhatHugePagesMayBringInCounts) {
+  in_fresh_process([] {
+    FakeFiles files;
+    std::size_t counted = SIZE_MAX;
+    for (const char* words : {"always madvise [never]", "always [madvise] never",
+                              "[always] madvise never", "always inherit", ""}) {
+      files.set_huge_pages(words);
+      E::set_soft_limit(0);
+      E::set_soft_limit(kLimit);
+      const std::size_t before = held();
+      std::vector<void*> blocks = fill(20 * kMiB, 70'000);
+      const std::size_t after = held() - before;
+      const bool may_bring = std::string(words).find("[madvise]") == std::string::npos &&
+                             std::string(words).find("[never]") == std::string::npos;
+      if (!may_bring) counted = after;
+      EXPECT_LE(counted, 24 * kMiB) << words;
+      EXPECT_TRUE(!may_bring || after >= counted + 10 * kMiB) << words << " " << after;
+      EXPECT_EQ(gone(), gone_by_records());
+      for (void* p : blocks) E::deallocate(p);
+      E::trim();
+    }
+  });
+}
+
+// However much there was of it.
+TEST(StandardNearLimit, WhatIsFreedBeyondItGoesBack) {
+  for (const std::size_t size : {100, 1000, 10'000, 30'000, 60'000, 500'000, 3'000'000}) {
+    SCOPED_TRACE(size);
+    in_fresh_process([&] {
+      E::set_soft_limit(kLimit);
+      std::vector<void*> blocks = fill(2 * kLimit, size);
+      EXPECT_GE(held(), 2 * kLimit - 4 * kMiB);
+      free_all(blocks);
+      EXPECT_LE(kept_bytes(), kLimit + kLimit / 16);
+      EXPECT_LE(resident_bytes(), kLimit + kLimit / 16);
+    });
+  }
+}
+
+// What counts is no less than what is in memory, far from the limit, too.
+TEST(StandardNearLimit, WhatIsInMemoryCounts) {
+  in_fresh_process([] {
+    FakeFiles files;
+    files.set_huge_pages("always madvise [never]");
+    E::set_soft_limit(kGiB);
+    test::Random random{test::seed_of(13)};
+    std::vector<void*> blocks(300);
+    for (unsigned i = 0; i < 4000; ++i) {
+      void*& p = blocks[random.below(blocks.size())];
+      const std::size_t size = 30'000 + random.below(random.one_in(10) ? 2'000'000 : 150'000);
+      if (random.one_in(3)) {
+        p = Api::realloc(p, size);
+      } else {
+        E::deallocate(p);
+        p = E::allocate(size);
+      }
+      std::memset(p, 1, random.one_in(2) ? Api::malloc_usable_size(p) : size);
+      if (i % 100 == 0) {
+        ASSERT_LE(resident_bytes(), kept_bytes() + E::pages.outside.bytes() + 20 * kPage) << i;
+        ASSERT_EQ(gone(), gone_by_records()) << i;
+      }
+    }
+    free_all(blocks);
+    E::trim();
+    expect_nothing_out();
+  });
+}
+
 // To go through a span's free blocks pays where some were freed since the last time.
 TEST(StandardNearLimit, ASpanIsGoneThroughWhenA16thWasFreed) {
   static standard::Span span;
@@ -403,6 +488,8 @@ TEST(StandardNearLimit, ASpanIsGoneThroughWhenA16thWasFreed) {
 // A large block near the limit has no more room than it was asked for, and grows all the same.
 TEST(StandardNearLimit, WhatIsAroundALargeBlockDoesNotCount) {
   in_fresh_process([] {
+    FakeFiles files;
+    files.set_huge_pages("always [madvise] never");
     E::set_soft_limit(kLimit);
     void* const most = touched(57 * kMiB);
     EXPECT_TRUE(is_near());
@@ -605,6 +692,8 @@ TEST(StandardNearLimit, ACacheThatDropsAPartWhenToldStaysWithinIt) {
 // leaves room.
 TEST(StandardNearLimit, ReplacedLargeBlocksUseAgainWhatIsFree) {
   const auto purged_part = [](std::size_t live, std::size_t& peak) {
+    FakeFiles files;
+    files.set_huge_pages("always madvise [never]");
     E::set_soft_limit(kLimit);
     test::Random random{test::seed_of(11)};
     std::vector<std::pair<void*, std::size_t>> blocks;
