@@ -20,7 +20,7 @@ static void show(void* block, size_t size, void* context) {
 
 /* Loads the plugin, has it do its work, and unloads it. 0: all went well. */
 static int use_plugin(const char* path) {
-  const struct sp_heap_options options = {.limit_bytes = 16 << 20};
+  const struct sp_heap_options options = {.limit_bytes = 16 << 20, .name = "plugin"};
   sp_heap* heap = sp_heap_create(&options, sizeof options);
   if (heap == NULL) return -1;
   int failed = -1;

@@ -44,7 +44,7 @@ static struct row* scan(const struct query* query, int* found) {
 
 /* The number of rows; -1 with errno when the query has failed. */
 static int run_query(int rows, int modulo) {
-  const struct sp_heap_options options = {.limit_bytes = 4 << 20};
+  const struct sp_heap_options options = {.limit_bytes = 4 << 20, .name = "query"};
   struct query query = {sp_heap_create(&options, sizeof options), rows, modulo};
   if (query.arena == NULL) return -1;
   int found = 0;

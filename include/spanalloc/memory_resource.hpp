@@ -100,9 +100,10 @@ class HeapResource : public std::pmr::memory_resource {
 /// with no destructor run.
 class OwnHeapResource final : public HeapResource {
  public:
-  /// std::bad_alloc when memory is out, or the limit is below 65,536 bytes. `limit_bytes`: see
-  /// sp_heap_options; 0: no limit.
-  explicit OwnHeapResource(std::size_t limit_bytes = 0) : HeapResource(create(limit_bytes)) {}
+  /// std::bad_alloc when memory is out, or the limit is below 65,536 bytes. `limit_bytes` and
+  /// `name`: see sp_heap_options; 0: no limit, nullptr: no name.
+  explicit OwnHeapResource(std::size_t limit_bytes = 0, const char* name = nullptr)
+      : HeapResource(create(limit_bytes, name)) {}
   ~OwnHeapResource() override { sp_heap_destroy(heap()); }
   OwnHeapResource(const OwnHeapResource&) = delete;
   OwnHeapResource& operator=(const OwnHeapResource&) = delete;
@@ -111,9 +112,10 @@ class OwnHeapResource final : public HeapResource {
   void release() noexcept { sp_heap_reset(heap()); }
 
  private:
-  static sp_heap* create(std::size_t limit_bytes) {
+  static sp_heap* create(std::size_t limit_bytes, const char* name) {
     sp_heap_options options{};
     options.limit_bytes = limit_bytes;
+    options.name = name;
     sp_heap* heap = sp_heap_create(&options, sizeof options);
     if (heap == nullptr) detail::out_of_memory();
     return heap;

@@ -186,6 +186,10 @@ struct sp_statistics {
   size_t purged_bytes; /* and how much these were in all */
   size_t decay_epochs;
   size_t trims;
+  /* Heaps of the program's own. Their memory is in none of the figures above. */
+  size_t heaps;
+  size_t heaps_taken_bytes; /* what they have taken, for blocks and beside them */
+  size_t heaps_kept_bytes;  /* given back by heaps, and may be in memory, for the next one */
 };
 
 /* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become
@@ -199,9 +203,9 @@ SPANALLOC_PUBLIC void sp_stats(struct sp_statistics* out, size_t size) SPANALLOC
 /* Writes a JSON document with all of that, by size class and by thread, and with a version of its
  * own; docs/statistics.md describes it. It comes in pieces: write(context, text, bytes) is called
  * for each, in order, with 1 to 512 bytes of ASCII that stay valid during the call, and may use the
- * heap. Takes no memory, and some 8 KiB of the stack. 0; EINVAL if write is NULL or flags have bits
- * without a meaning, EBUSY in a function that stands in for mmap or the like (spanalloc(7)): then
- * nothing is written. errno is left to `write`. */
+ * heap, and heaps of the program's own. Takes no memory, and some 10 KiB of the stack. 0; EINVAL
+ * if write is NULL or flags have bits without a meaning, EBUSY in a function that stands in for
+ * mmap or the like (spanalloc(7)): then nothing is written. errno is left to `write`. */
 SPANALLOC_PUBLIC int sp_stats_json(void (*write)(void* context, const char* text, size_t bytes),
                                    void* context, unsigned flags) SPANALLOC_NOEXCEPT;
 
@@ -224,8 +228,8 @@ SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
  *   - Blocks are blocks: free, realloc, malloc_usable_size and the sp_ functions above take them,
  *     where malloc is spanalloc's. Resized so, a block stays in its heap as long as that has room;
  *     then realloc moves it to the default heap, where it outlives its own.
- *   - The heap's memory is none of the default heap's: sp_stats and mallinfo2 do not count it, but
- *     sp_stats_json does (`program_heaps`).
+ *   - The heap's memory is none of the default heap's: mallinfo2 does not count it. sp_stats has
+ *     what all heaps have taken, sp_stats_json and `spanalloc top` also the largest ones by name.
  *     sp_trim and malloc_trim give what heaps have given back to the kernel.
  *   - After fork the child has all heaps as they were. If another thread was in a call for a heap,
  *     the block it was about to return or to free may stay in use until the heap ends.
@@ -245,12 +249,16 @@ struct sp_heap_options {
   size_t limit_bytes; /* the most memory that the heap may take from the system, counted in whole
                        * pieces of 64 KiB and with all that it keeps beside blocks; at least
                        * 65536. 0: no limit */
+  const char* name;   /* for people: what statistics and `spanalloc top` call the heap. A string in
+                       * UTF-8, which need not be unique. sp_heap_create copies it; of a longer one
+                       * the first 63 bytes, or up to 3 less that would be part of a character. NULL
+                       * or "": none */
 };
 
 /* A new heap. options: NULL for defaults, whatever the size; size is sizeof *options as the caller
  * knows it. NULL with errno EINVAL when the limit is below 65536, options have what this library
- * does not know, or size is less than sizeof *options was at first (8); ENOMEM when memory is out.
- */
+ * does not know, or size is no multiple of 8 or less than sizeof *options was at first (8); ENOMEM
+ * when memory is out. */
 SPANALLOC_MUST_USE
 SPANALLOC_PUBLIC sp_heap* sp_heap_create(const struct sp_heap_options* options,
                                          size_t size) SPANALLOC_NOEXCEPT;

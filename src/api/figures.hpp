@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
+#include "pages/program_heaps.hpp"
 
 namespace spanalloc {
 
@@ -59,9 +61,30 @@ inline constexpr Figure kFigures[] = {
     {SPANALLOC_FIGURE(live_labs), "live_labs", "labs", "threads that use the heap"},
     {SPANALLOC_FIGURE(spans_lost_to_fork), "spans_lost_to_fork", "lost_to_fork",
      "spans lost to fork"},
+    {SPANALLOC_FIGURE(heaps), "heaps", "heaps", "first-class heaps"},
+    {SPANALLOC_FIGURE(heaps_taken_bytes), "heaps_taken_bytes", "heaps_taken_bytes",
+     "  what they have taken (bytes)"},
+    {SPANALLOC_FIGURE(heaps_kept_bytes), "heaps_kept_bytes", "heaps_kept_bytes",
+     "  given back by them, kept (bytes)"},
 };
 #undef SPANALLOC_FIGURE
 static_assert(sizeof kFigures / sizeof(Figure) == sizeof(EngineStatistics) / sizeof(std::size_t));
+
+/// Adds what no engine knows.
+SPANALLOC_COLD inline void add_heaps(EngineStatistics& to) {
+  const ProgramHeaps::Figures figures = ProgramHeaps::figures();
+  to.heaps = figures.heaps;
+  to.heaps_taken_bytes = figures.taken_bytes;
+  to.heaps_kept_bytes = figures.kept_bytes;
+}
+
+/// All figures, as a library tells them.
+template <class E>
+SPANALLOC_COLD EngineStatistics all_statistics() {
+  EngineStatistics all = E::statistics();
+  add_heaps(all);
+  return all;
+}
 
 /// show(const Figure&, value) for each that the engine has.
 template <class Show>

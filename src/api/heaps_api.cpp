@@ -10,6 +10,7 @@
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "heaps/heap.hpp"
+#include "heaps/inspection.hpp"
 #include "heaps/runs.hpp"
 #include "os/os.hpp"
 #include "pages/nested_blocks.hpp"
@@ -54,7 +55,15 @@ bool trim() {
 ProgramHeaps::Figures figures() {
   return runs.figures();
 }
-constexpr ProgramHeaps::Calls kCalls{&usable_size, &free_any, &resize, &owns, &trim, &figures};
+constexpr ProgramHeaps::Calls kCalls{HeapsInspectionAccess::tell(runs),
+                                     &usable_size,
+                                     &free_any,
+                                     &resize,
+                                     &owns,
+                                     &trim,
+                                     &figures,
+                                     &Heap::find_largest,
+                                     &Heap::describe_named};
 
 // --- Checks --------------------------------------------------------------------------------------
 
@@ -95,7 +104,7 @@ SPANALLOC_INLINE void* or_out_of_memory(Allocated got) {
   return SPANALLOC_LIKELY(got.p != nullptr) ? got.p : out_of_memory();
 }
 
-// sizeof(sp_heap_options) in the first version.
+// sizeof(sp_heap_options) in the first version. Each later one has whole words more.
 constexpr std::size_t kLeastOptionsBytes = 8;
 
 /// What the caller knows of a struct that later versions make longer: the rest is 0. False: the
@@ -103,7 +112,7 @@ constexpr std::size_t kLeastOptionsBytes = 8;
 template <class Options>
 bool read_options(Options& known, const void* given, std::size_t size) {
   if (given == nullptr) return true;
-  if (size < kLeastOptionsBytes) return false;
+  if (size < kLeastOptionsBytes || size % alignof(Options) != 0) return false;
   memcpy(&known, given, min_of(size, sizeof known));
   for (std::size_t i = sizeof known; i < size; ++i) {
     if (static_cast<const unsigned char*>(given)[i] != 0) return false;
@@ -124,7 +133,8 @@ sp_heap* sp_heap_create(const struct sp_heap_options* options, size_t size) noex
   const bool is_known = read_options(known, options, size);
   if (!is_known || (known.limit_bytes != 0 && known.limit_bytes < HeapsConfig::kSlice))
     return static_cast<sp_heap*>(invalid_argument());
-  Heap* const heap = Heap::create(known.limit_bytes == 0 ? SIZE_MAX : known.limit_bytes);
+  Heap* const heap =
+      Heap::create(known.limit_bytes == 0 ? SIZE_MAX : known.limit_bytes, known.name);
   if (heap == nullptr) return static_cast<sp_heap*>(out_of_memory());
   // Before anybody has a block.
   if (SPANALLOC_UNLIKELY(!ProgramHeaps::are_entered()))

@@ -1,6 +1,6 @@
 // What the C library's introspection functions tell about an engine: mallinfo,
-// mallinfo2, malloc_info, malloc_stats. All of them show E::statistics(), an estimate
-// while other threads are at work.
+// mallinfo2, malloc_info, malloc_stats. All of them show E::statistics(), the last two with what
+// first-class heaps have (api/figures.hpp): an estimate while other threads are at work.
 #pragma once
 
 #include <errno.h>
@@ -55,7 +55,7 @@ struct Introspection {
   /// errno when writing fails.
   SPANALLOC_COLD static int malloc_info(int options, FILE* stream) noexcept {
     if (options != 0) return EINVAL;
-    const EngineStatistics s = E::statistics();
+    const EngineStatistics s = all_statistics<E>();
     bool good = fprintf(stream, "<malloc version=\"spanalloc-1\" engine=\"%s\">\n", E::kName) >= 0;
     for_each_figure(s, [&](const Figure& figure, std::size_t value) {
       const char* name = figure.element;
@@ -75,7 +75,7 @@ struct Introspection {
       if (written > 0) length = min_of(length + static_cast<std::size_t>(written), sizeof text - 1);
     };
     count(snprintf(text, sizeof text, "spanalloc, engine %s\n", E::kName));
-    for_each_figure(E::statistics(), [&](const Figure& figure, std::size_t value) {
+    for_each_figure(all_statistics<E>(), [&](const Figure& figure, std::size_t value) {
       count(
           snprintf(text + length, sizeof text - length, "%-40s = %16zu\n", figure.meaning, value));
     });

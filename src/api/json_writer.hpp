@@ -2,6 +2,7 @@
 // asked for, whatever the document's length.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,10 +13,10 @@
 
 namespace spanalloc {
 
-/// Names and texts are those of this library: printable ASCII without quotes and backslashes. Each
-/// value within an object follows its name(). The outermost kLines levels have a line for each
-/// value, what is deeper shares one. (Cold, all of it: nobody waits for speed here, and inlined it
-/// would be several KiB of every library.)
+/// Names and texts are those of this library, but for foreign_text(): printable ASCII without
+/// quotes and backslashes. Each value within an object follows its name(). The outermost kLines
+/// levels have a line for each value, what is deeper shares one. (Cold, all of it: nobody waits for
+/// speed here, and inlined it would be several KiB of every library.)
 class JsonWriter {
  public:
   using Write = void (*)(void* context, const char* text, std::size_t bytes);
@@ -54,6 +55,14 @@ class JsonWriter {
   SPANALLOC_COLD void text(const char* text) {
     begin_value();
     quote(text);
+  }
+  /// Any bytes. The document stays ASCII: all other characters (UTF-8) are escaped. A byte that is
+  /// part of none becomes U+FFFD.
+  SPANALLOC_COLD void foreign_text(const char* text) {
+    begin_value();
+    put('"');
+    while (*text != 0) put_escaped(next_character(text));
+    put('"');
   }
   SPANALLOC_COLD void boolean(bool value) {
     begin_value();
@@ -99,6 +108,38 @@ class JsonWriter {
     put('"');
     put(text, std::strlen(text));
     put('"');
+  }
+  static constexpr std::uint32_t kNoCharacter = 0xFFFD;
+
+  /// The character that begins there; `at` moves behind it. (The zero at the end is part of none.)
+  SPANALLOC_COLD static std::uint32_t next_character(const char*& at) {
+    const auto first = static_cast<unsigned char>(*at++);
+    if (first < 0x80) return first;
+    const auto length = static_cast<unsigned>(std::countl_one(first));
+    if (length < 2 || length > 4) return kNoCharacter;
+    std::uint32_t code = first & 0x7Fu >> length;
+    for (unsigned i = 0; i + 1 < length; ++i) {
+      if ((at[i] & 0xC0) != 0x80) return kNoCharacter;
+      code = code << 6 | (static_cast<unsigned char>(at[i]) & 0x3Fu);
+    }
+    // Shorter forms, halves of pairs, and what is beyond the last one.
+    constexpr std::uint32_t kLeast[] = {0x80, 0x800, 0x10000};
+    if (code < kLeast[length - 2] || code >> 11 == 0xD800 >> 11 || code > 0x10FFFF)
+      return kNoCharacter;
+    at += length - 1;
+    return code;
+  }
+  SPANALLOC_COLD void put_escaped(std::uint32_t code) {
+    if (code >= ' ' && code < 0x7F) {
+      if (code == '"' || code == '\\') put('\\');
+      put(static_cast<char>(code));
+    } else if (code < 0x10000) {
+      put("\\u", 2);
+      for (unsigned shift = 16; shift != 0;) put("0123456789abcdef"[code >> (shift -= 4) & 15]);
+    } else {
+      put_escaped(0xD800 - (0x10000 >> 10) + (code >> 10));
+      put_escaped(0xDC00 + (code & 0x3FF));
+    }
   }
   SPANALLOC_COLD void put_number(std::uint64_t value, unsigned base) {
     char digits[20];  // of 2^64 - 1

@@ -78,7 +78,7 @@ int sp_on_soft_limit(void (*callback)(void* context, size_t held, size_t limit),
 void sp_stats(struct sp_statistics* out, size_t size) noexcept {
   static_assert(sizeof(sp_statistics) == sizeof(spanalloc::EngineStatistics) &&
                 offsetof(sp_statistics, trims) == offsetof(spanalloc::EngineStatistics, trims));
-  const spanalloc::EngineStatistics all = spanalloc::LibraryEngine::statistics();
+  const spanalloc::EngineStatistics all = spanalloc::all_statistics<spanalloc::LibraryEngine>();
   memset(out, 0, size);
   memcpy(out, &all, spanalloc::min_of(size, sizeof all));
 }

@@ -45,6 +45,7 @@ class StatisticsJson {
   template <class WriteMore>
   SPANALLOC_COLD static void write_document(JsonWriter::Write write, void* context, unsigned flags,
                                             EngineStatistics totals, WriteMore&& write_more) {
+    add_heaps(totals);
     const bool asks_kernel = (flags & SP_STATS_KERNEL) != 0;
     if constexpr (TellsResident<E>) {
       if (asks_kernel) totals.resident_bytes = E::resident_bytes();
@@ -62,20 +63,41 @@ class StatisticsJson {
     for_each_figure(
         totals, [&](const Figure& figure, std::size_t value) { out.member(figure.name, value); });
     out.end('}');
-    write_program_heaps(out);
+    write_program_heaps(out, totals);
     write_more(out);
     if constexpr (DescribesBins<E>) write_bins(out);
     out.end('}');
   }
 
-  // No part of the totals: heaps have their memory from the kernel.
-  SPANALLOC_COLD static void write_program_heaps(JsonWriter& out) {
-    const ProgramHeaps::Figures figures = ProgramHeaps::figures();
+  // The totals, and the largest heaps one by one. Others may be destroyed meanwhile, and others
+  // made, also by `write`: each is looked up anew.
+  SPANALLOC_COLD static void write_program_heaps(JsonWriter& out, const EngineStatistics& totals) {
+    ProgramHeaps::Largest largest;
+    ProgramHeaps::find_largest(largest);
     out.name("program_heaps");
     out.begin('{');
-    out.member("heaps", figures.heaps);
-    out.member("taken_bytes", figures.taken_bytes);
-    out.member("kept_bytes", figures.kept_bytes);
+    out.member("heaps", totals.heaps);
+    out.member("taken_bytes", totals.heaps_taken_bytes);
+    out.member("kept_bytes", totals.heaps_kept_bytes);
+    out.member("unlisted_heaps", largest.unlisted);
+    out.member("unlisted_bytes", largest.unlisted_bytes);
+    out.name("largest");
+    out.begin('[');
+    for (std::size_t i = 0; i < largest.count; ++i) {
+      ProgramHeaps::Description heap;
+      if (!ProgramHeaps::describe(largest.entries[i].handle, heap)) continue;
+      out.begin('{');
+      out.name("name");
+      out.foreign_text(heap.name);
+      out.name("heap");
+      out.address(heap.handle);
+      out.member("limit_bytes", heap.limit_bytes);
+      out.member("taken_bytes", heap.taken_bytes);
+      out.member("used_bytes", heap.used_bytes);
+      out.member("used_blocks", heap.used_blocks);
+      out.end('}');
+    }
+    out.end(']');
     out.end('}');
   }
 

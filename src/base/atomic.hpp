@@ -169,6 +169,14 @@ class OwnersWord {
       ++word_;
     }
   }
+  /// adds so many (or takes them off: modulo 2^64),
+  [[gnu::always_inline]] void add(unsigned long long value) noexcept {
+    if constexpr (kThreadSanitizer) {
+      store_relaxed(load_relaxed() + value);
+    } else {
+      word_ += value;
+    }
+  }
   /// takes one off. False: it is 0, and nothing is written.
   [[gnu::always_inline]] bool take_one() noexcept {
 #if defined(__x86_64__)

@@ -1,9 +1,11 @@
-// Names the one that may look at private members to say where in memory they are, for a reader
-// outside of the process (engines/inspection.hpp). A friend: no class has functions for it.
+// Names those that may look at private members to say where in memory they are, for a reader
+// outside of the process (engines/inspection.hpp, pages/heaps_inspection.hpp). Friends: no class
+// has functions for them.
 #pragma once
 
 namespace spanalloc {
 
 struct InspectionAccess;
+struct HeapsInspectionAccess;
 
 }  // namespace spanalloc

@@ -89,6 +89,10 @@ struct EngineStatistics {
   std::size_t purged_bytes = kNotTold;
   std::size_t decay_epochs = kNotTold;
   std::size_t trims = kNotTold;
+  // First-class heaps, which are no engine's: api/figures.hpp fills these in.
+  std::size_t heaps = kNotTold;
+  std::size_t heaps_taken_bytes = kNotTold;
+  std::size_t heaps_kept_bytes = kNotTold;  ///< given back by heaps, and may be in memory
 };
 
 /// A size class, as far as an engine tells: its blocks are live, free, or one of which only a

@@ -11,12 +11,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pages/program_heaps.hpp"
+
 namespace spanalloc {
 
 /// Also exported, as `spanalloc_inspection`. Constant. Version 1 is what is here: a field that
 /// goes, or means something else, takes another version; new ones come at the end, and `bytes`
 /// grows.
-/// All that is behind `engine` is 0 for an engine that does not tell its layout.
+/// All that is behind `engine`, but for `program_heaps`, is 0 for an engine that does not tell its
+/// layout.
 struct Inspection {
   static constexpr std::uint32_t kVersion = 1;
   static constexpr char kMagic[] = "spanalloc heap";
@@ -101,6 +104,11 @@ struct Inspection {
   std::uint32_t batch_span = 0;   ///< 4: a number; the span to which its blocks belong
   std::uint32_t batch_quota = 0;  ///< 4
   std::uint32_t batch_left = 0;   ///< 4
+
+  // --- First-class heaps -------------------------------------------------------------------------
+
+  /// A word: where HeapsInspection is (pages/heaps_inspection.hpp); 0: there was no heap yet.
+  const void* program_heaps = nullptr;
 };
 
 /// An engine whose records a reader outside may walk.
@@ -120,6 +128,7 @@ consteval Inspection inspection_of(const char* library_version) {
   copy(out.library_version, library_version);
   copy(out.engine, E::kName);
   if constexpr (TellsLayout<E>) E::tell_layout(out);
+  out.program_heaps = ProgramHeaps::inspection_place();
   return out;
 }
 

@@ -22,11 +22,13 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "heaps/block.hpp"
 #include "heaps/config.hpp"
 #include "heaps/runs.hpp"
 #include "heaps/shard.hpp"
 #include "os/os.hpp"
+#include "pages/program_heaps.hpp"
 
 namespace spanalloc::heaps {
 
@@ -34,8 +36,9 @@ namespace spanalloc::heaps {
 /// errno.
 class Heap {
  public:
-  /// nullptr: memory is out. `limit`: bytes of runs, the home among them.
-  SPANALLOC_COLD static Heap* create(std::size_t limit) {
+  /// nullptr: memory is out. `limit`: bytes of runs, the home among them. `name`: for people;
+  /// nullptr: none. Of a longer one the characters (UTF-8) that there is room for.
+  SPANALLOC_COLD static Heap* create(std::size_t limit, const char* name = nullptr) {
     // (In a kernel call the thread may hold any of the locks that this takes.)
     if (os::in_kernel_call() || !runs.start()) return nullptr;
     const Inside inside;
@@ -45,10 +48,12 @@ class Heap {
     heap->core_.home = home.first;
     heap->core_.limit = limit;
     heap->core_.taken.store_relaxed(Runs::kSlice);
+    if (name != nullptr) heap->take_name(name);
     heap->key_ = new_key();
     heap->first_.start(heap->core_, heap->key_, home.first, sizeof(Heap), home.zero);
     const std::uint64_t number = runs.next_number() % kNumbers;
     heap->core_.handle.store_relaxed(address_of(heap) | number);
+    // From here on statistics see it: all of it was made.
     heap->first_.attach_home();
     return heap;
   }
@@ -175,7 +180,7 @@ class Heap {
       first_.unlock();
       give_strays();
       const Slice home = core_.home;
-      runs.clear_owner(home);
+      runs.clear_home(home);
       runs.give(home);
     }
     runs.keep_bound();
@@ -209,12 +214,75 @@ class Heap {
     return all;
   }
 
+  /// The same, and more, of the heap in that home, if one is there: others may destroy it at any
+  /// time. Takes no lock of a shard: the caller may be a visitor, which holds one. False: none is.
+  SPANALLOC_COLD static bool describe(Slice home, ProgramHeaps::Description& out) {
+    const Inside inside;
+    LockGuard guard(runs.homes_lock());
+    if (!runs.has_heap(home)) return false;
+    Heap& heap = *pointer_to<Heap>(address_of(runs.address(home)));
+    out.handle = heap.name();
+    if (out.handle == 0) return false;
+    const std::size_t limit = heap.core_.limit;
+    out.limit_bytes = limit == SIZE_MAX ? 0 : limit;
+    out.taken_bytes = heap.core_.taken.load_relaxed();
+    memcpy(out.name, heap.name_, sizeof out.name);
+    out.used_bytes = out.used_blocks = 0;
+    heap.for_each_shard([&](Shard& shard) {
+      const Shard::Use use = shard.use();
+      out.used_blocks += use.blocks;
+      out.used_bytes += use.bytes;
+    });
+    return true;
+  }
+  /// The same by the name that the program has; of a heap that there was.
+  SPANALLOC_COLD static bool describe_named(std::uint64_t name, ProgramHeaps::Description& out) {
+    return describe(slice_of(pointer_to<Heap>(name)), out) && out.handle == name;
+  }
+  /// Takes time in proportion to all runs.
+  SPANALLOC_COLD static void find_largest(ProgramHeaps::Largest& out) {
+    runs.for_runs([&](Slice run, std::uint64_t) {
+      ProgramHeaps::Description heap;
+      if (runs.is_home(run) && describe(run, heap)) enter(out, heap.handle, heap.taken_bytes);
+    });
+  }
+
   unsigned shards() const { return mask_.load_relaxed() + 1; }
 
  private:
+  friend struct spanalloc::HeapsInspectionAccess;
+
   static constexpr std::uint64_t kNumbers = std::uint64_t{1} << HeapsConfig::kSliceBits;
 
   Heap() = default;
+
+  void take_name(const char* name) {
+    std::size_t length = 0;
+    while (length < sizeof name_ && name[length] != 0) ++length;
+    if (length == sizeof name_) {
+      --length;
+      // No part of a character: its other bytes are up to three, of this kind.
+      for (unsigned i = 0; i < 3 && (name[length] & 0xC0) == 0x80; ++i) --length;
+    }
+    memcpy(name_, name, length);  // (zeroes follow)
+  }
+
+  // In order of size. Most heaps are as large as the others: a new one goes behind these.
+  static void enter(ProgramHeaps::Largest& to, std::uint64_t handle, std::size_t bytes) {
+    std::size_t at = to.count;
+    if (at == to.kMost) {
+      const std::size_t least = to.entries[at - 1].taken_bytes;
+      ++to.unlisted;
+      to.unlisted_bytes += min_of(least, bytes);
+      if (bytes <= least) return;
+      --at;
+    } else {
+      ++to.count;
+    }
+    for (; at != 0 && to.entries[at - 1].taken_bytes < bytes; --at)
+      to.entries[at] = to.entries[at - 1];
+    to.entries[at] = {handle, bytes};
+  }
 
   static Key new_key() { return {os::random_bits(), os::random_bits()}; }
   static Slice slice_of(const Heap* heap) { return static_cast<Slice>(runs.slice_of(heap)); }
@@ -362,10 +430,13 @@ class Heap {
 
   // Nobody else uses the heap. The home of a shard goes last, and with it the shard.
   SPANALLOC_COLD void give_other_shards() {
+    if (mask_.load_relaxed() == 0) return;
     for (unsigned place = 1; place < HeapsConfig::kMostShards; ++place) {
       Shard* const shard = shards_[place].load_relaxed();
       if (shard == nullptr) continue;
-      shards_[place].store_relaxed(nullptr);
+      (void)runs.homes_lock().lock();
+      shards_[place].store_relaxed(nullptr);  // from here on statistics do not read it
+      runs.homes_lock().unlock();
       shard->lock();
       shard->give_all_but_home();
       shard->unlock();
@@ -387,8 +458,9 @@ class Heap {
     core_.taken.store_relaxed(Runs::kSlice);
   }
 
-  HeapCore core_;                     // first: its first word is the name
-  Key key_;                           // constant from one reset to the next
+  HeapCore core_;                             // first: its first word is the name
+  char name_[ProgramHeaps::kNameBytes] = {};  // constant
+  Key key_;                                   // constant from one reset to the next
   Atomic<unsigned> mask_{0};          // of places: one less than there may be shards; only grows
   Atomic<bool> were_refused_{false};  // shards, for want of memory
   Atomic<std::uint32_t> times_taken_{0};             // a lock was

@@ -18,6 +18,13 @@
 // What is given back stays dirty for the next heap, up to a bound (pages/dirty_bound.hpp), so that
 // short heaps, one after the other, find pages in memory. What is beyond is purged at once; what
 // was free for an epoch, when the next heap ends.
+//
+// The records are also the list of heaps: a run that says that its heap stands in itself is a home.
+// Statistics read homes while other threads destroy heaps. So homes_lock is held from before a
+// home's record is looked at until its heap was read, and while a heap lets go of its home, or of
+// another shard's: what was read was memory. It is the last of all locks: who holds it takes no
+// other one, makes no system call, and calls nobody. (A visitor of sp_heap_visit, which holds a
+// shard's lock, may ask for statistics.)
 #pragma once
 
 #include <cstddef>
@@ -27,6 +34,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "base/intrusive_list.hpp"
 #include "heaps/config.hpp"
 #include "os/os.hpp"
@@ -166,6 +174,17 @@ class Runs : thread::ForkWatch {
   }
   /// Whether a heap stands in the run that begins with that slice, or stood there just now.
   bool is_home(Slice slice) { return slice != 0 && table_[slice].heap.load_relaxed() == slice; }
+  /// Held by who reads a heap that others may destroy meanwhile. The thread is inside: a fork's
+  /// child in a handler that has interrupted it recovers when it has left.
+  SpinLock& homes_lock() { return homes_lock_; }
+  /// Under that lock: whether a heap stands in the run, and can be read. (Acquire: all that it was
+  /// when it got its home.)
+  bool has_heap(Slice run) { return is_home(run) && table_[run].owner.load_acquire() != 0; }
+  /// As clear_owner(), of a heap's home.
+  SPANALLOC_COLD void clear_home(Slice home) {
+    LockGuard guard(homes_lock_);
+    clear_owner(home);
+  }
   /// Gives back a run that is nobody's.
   SPANALLOC_COLD void give(Slice run) {
     bound_.given(table_[run].count.load_relaxed(), false);
@@ -246,6 +265,7 @@ class Runs : thread::ForkWatch {
 
  private:
   friend struct RunsTestAccess;  // defined by unit tests only
+  friend struct spanalloc::HeapsInspectionAccess;
 
   // One function for all visitors: the arena's walk is long, and each of these is seldom.
   SPANALLOC_COLD void walk(void (*visit)(void* to, Slice run, std::uint64_t owner), void* to) {
@@ -288,6 +308,7 @@ class Runs : thread::ForkWatch {
     Runs& runs = static_cast<Runs&>(*watch);
     runs.start_lock_.abandon_if_owner_died();
     runs.purge_lock_.abandon_if_owner_died();
+    runs.homes_lock_.abandon_if_owner_died();  // it guards no change that could be half made
     if (runs.started_.load_relaxed() == 0) return;
     runs.recovery_is_due_ = true;
     // A call of this thread that a signal handler has interrupted does it at its end.
@@ -297,6 +318,7 @@ class Runs : thread::ForkWatch {
     Runs& runs = static_cast<Runs&>(*watch);
     runs.start_lock_.unlock_if_mine();
     runs.purge_lock_.unlock_if_mine();
+    runs.homes_lock_.unlock_if_mine();
     runs.inside_.fetch_sub_relaxed(calls_inside);
     calls_inside = 0;
   }
@@ -324,7 +346,7 @@ class Runs : thread::ForkWatch {
         const bool is_owned = run.first.load_relaxed() == first && run.owner.load_relaxed() != 0;
         const Slice heap = run.heap.load_relaxed();
         if (is_owned && ((heap == first) != homes || !is_being_destroyed(heap))) return;
-        clear_owner(first);
+        clear_home(first);
         arena_.give(first);
       });
     }
@@ -343,6 +365,7 @@ class Runs : thread::ForkWatch {
   bool recovery_is_due_ = false;    // written in a fork's child only
   WakingLock start_lock_;
   WakingLock purge_lock_;  // held to purge or to age memory
+  SpinLock homes_lock_;
 };
 
 inline constinit Runs runs{};

@@ -30,6 +30,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "base/intrusive_list.hpp"
 #include "heaps/block.hpp"
 #include "heaps/config.hpp"
@@ -148,7 +149,7 @@ class Shard {
       const Tag tag = block->tag(key_);
       behind->set_tag(key_, Tag::of(tag.size() - gap));
       block->set_tag(key_, Tag::of(gap).with_previous_free(tag.previous_is_free()));
-      blocks_ += 1;
+      blocks_.count_up();
       (void)free(block, run_of(block));
       block = behind;
     }
@@ -277,8 +278,8 @@ class Shard {
     std::size_t blocks = 0;
     std::size_t bytes = 0;  // with headers
   };
-  /// Under the lock.
-  Use use() const { return {blocks_, bytes_}; }
+  /// Of some moment each; exact under the lock.
+  Use use() const { return {blocks_.load_relaxed(), bytes_.load_relaxed()}; }
 
   /// Under the lock, by a thread that is inside: all runs but the home become nobody's, and are
   /// given back. Takes time in proportion to their number.
@@ -296,6 +297,7 @@ class Shard {
 
  private:
   friend struct ShardTestAccess;  // defined by unit tests only
+  friend struct spanalloc::HeapsInspectionAccess;
 
   struct Memory {
     static bool may_have(const void* p) { return runs.contains(p); }
@@ -344,12 +346,17 @@ class Shard {
     for (Slice run = runs_.first(); run != 0; run = runs[run].next) f(run);
   }
   void note_taken(std::size_t bytes) {
-    ++blocks_;
-    bytes_ += bytes;
+    blocks_.count_up();
+    bytes_.add(bytes);
   }
   void note_freed(std::size_t bytes) {
-    --blocks_;
-    bytes_ -= bytes;
+    blocks_.add(-std::size_t{1});
+    bytes_.add(-bytes);
+  }
+
+  void forget_taken() {
+    blocks_.store_relaxed(0);
+    bytes_.store_relaxed(0);
   }
 
   // --- The top -----------------------------------------------------------------------------------
@@ -358,7 +365,7 @@ class Shard {
     index_.forget();
     slices_.store_relaxed(runs.bytes_of(home_) / Runs::kSlice);
     spare_ = 0;
-    blocks_ = bytes_ = 0;
+    forget_taken();
     Block* const first = first_block_of(home_);
     end_of(home_)->set_tag(key_, {Tag::kEnd});
     set_top(home_, first, zero);
@@ -460,7 +467,7 @@ class Shard {
     Block* const rest = block->at(bytes);
     rest->set_tag(key_, Tag::of(tag.size() - bytes));
     block->set_tag(key_, Tag::of(bytes).with_previous_free(tag.previous_is_free()));
-    blocks_ += 1;
+    blocks_.count_up();
     (void)free(rest, run_of(block));  // its run is not empty
   }
   /// False: the top or the free block behind it has not enough room.
@@ -489,7 +496,7 @@ class Shard {
   }
   void join(Block* block, Tag tag, std::size_t added) {
     block->set_tag(key_, Tag::of(tag.size() + added).with_previous_free(tag.previous_is_free()));
-    bytes_ += added;
+    bytes_.add(added);
   }
 
   // --- Reports -----------------------------------------------------------------------------------
@@ -536,7 +543,7 @@ class Shard {
     runs_.forget();
     spare_ = 0;
     may_have_empty_ = true;
-    blocks_ = bytes_ = 0;
+    forget_taken();
     std::size_t slices = 0;
     bool has_top = false;
     runs.for_runs([&](Slice run, std::uint64_t owner) {
@@ -595,8 +602,9 @@ class Shard {
   bool may_have_empty_ = false;  // runs without a block in use, beside the home and the top's
   Top top_;
   Atomic<std::size_t> slices_{0};  // of shared runs; grow_and_allocate() looks without the lock
-  std::size_t blocks_ = 0;         // in use
-  std::size_t bytes_ = 0;          // of them, with headers
+  // Written under the lock; statistics read them without.
+  OwnersWord blocks_;  // in use
+  OwnersWord bytes_;   // of them, with headers
   Index index_;
 };
 

@@ -282,6 +282,7 @@ class AddressRange {
 
  private:
   friend struct spanalloc::InspectionAccess;
+  friend struct spanalloc::HeapsInspectionAccess;
 
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
     capacity_ = bytes >> kSliceBits;

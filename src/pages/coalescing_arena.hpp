@@ -371,6 +371,7 @@ class CoalescingArena {
  private:
   friend struct CoalescingArenaTestAccess;
   friend struct spanalloc::InspectionAccess;
+  friend struct spanalloc::HeapsInspectionAccess;
 
   // The equation of arena/slices.hpp, at rest. (The manager's blocks tile what is opened:
   // mapper.hpp, (3).)

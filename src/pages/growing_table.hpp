@@ -76,6 +76,7 @@ class GrowingTable {
 
  private:
   friend struct spanalloc::InspectionAccess;
+  friend struct spanalloc::HeapsInspectionAccess;
 
   Atomic<T*> records_{nullptr};  // constant after start()
   std::size_t capacity_ = 0;     // constant after start()

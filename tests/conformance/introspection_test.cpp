@@ -123,7 +123,7 @@ TYPED_TEST(IntrospectionTest, AllTellTheSameFigures) {
     static_cast<std::string*>(to)->append(text, bytes);
   };
   ASSERT_EQ(StatisticsJson<TypeParam>::write(keep, &json, 0), 0);
-  const EngineStatistics s = TypeParam::statistics();
+  const EngineStatistics s = all_statistics<TypeParam>();
   const struct mallinfo2 info = Api::mallinfo2();
   const std::string xml =
       written_to_stream([](FILE* stream) { EXPECT_EQ(Api::malloc_info(0, stream), 0); });

@@ -236,7 +236,7 @@ TEST_F(Operators, HeapResources) {
   sp_heap_stats(own.heap(), &left, sizeof left);
   EXPECT_EQ(left.used_blocks, 0u);
 
-  spanalloc::OwnHeapResource small(1 << 16);
+  spanalloc::OwnHeapResource small(1 << 16, "small");
   EXPECT_THROW((void)small.allocate(1 << 16), std::bad_alloc);
   EXPECT_THROW(spanalloc::OwnHeapResource(1), std::bad_alloc);
 }

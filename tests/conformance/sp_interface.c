@@ -97,6 +97,36 @@ static void check_statistics_in_full(void) {
   CHECK(during.live_blocks == before.live_blocks && during.trims == before.trims + 1);
 }
 
+static void check_heaps_in_statistics(void) {
+  static char document[65536];
+  struct sp_statistics before;
+  struct sp_statistics during;
+  sp_stats(&before, sizeof before);
+  /* As compiled with the first version of the structure: what is behind it is not read. */
+  struct {
+    size_t limit_bytes;
+    void* behind;
+  } first = {1 << 20, &first};
+  sp_heap* unnamed = sp_heap_create((struct sp_heap_options*)(void*)&first, 8);
+  struct sp_heap_options options = {.limit_bytes = 2 << 20, .name = "a \"heap\""};
+  sp_heap* named = sp_heap_create(&options, sizeof options);
+  CHECK(unnamed != NULL && named != NULL && sp_heap_malloc(named, 300000) != NULL);
+  errno = 0;
+  CHECK(sp_heap_create(&options, 12) == NULL && errno == EINVAL);
+  sp_stats(&during, sizeof during);
+  CHECK(during.heaps == before.heaps + 2);
+  CHECK(during.heaps_taken_bytes >= before.heaps_taken_bytes + 2 * 65536 + 300000);
+  document[0] = '\0';
+  CHECK(sp_stats_json(keep, document, 0) == 0);
+  CHECK(strstr(document, "\"name\": \"a \\\"heap\\\"\"") != NULL);
+  CHECK(strstr(document, "\"limit_bytes\": 2097152,") != NULL);
+  CHECK(strstr(document, "\"name\": \"\", ") != NULL);
+  sp_heap_destroy(named);
+  sp_heap_destroy(unnamed);
+  sp_stats(&during, sizeof during);
+  CHECK(during.heaps == before.heaps && during.heaps_taken_bytes == before.heaps_taken_bytes);
+}
+
 static void check_statistics(void) {
   struct sp_statistics before;
   struct sp_statistics during;
@@ -117,6 +147,11 @@ static void check_statistics(void) {
   CHECK(buffer[sizeof before] == 0 && buffer[sizeof before + 31] == 0 &&
         buffer[sizeof before + 32] == 0xEE);
   sp_trim();
+  /* Of a caller that was compiled before heaps were counted nothing else is written to. */
+  memset(buffer, 0xEE, sizeof buffer);
+  sp_stats((struct sp_statistics*)buffer, offsetof(struct sp_statistics, heaps));
+  CHECK(buffer[offsetof(struct sp_statistics, heaps)] == 0xEE);
+  check_heaps_in_statistics();
   CHECK(strcmp(sp_version(), SPANALLOC_EXPECTED_VERSION) == 0);
   CHECK(strlen(sp_engine_name()) > 0);
 }

@@ -14,10 +14,10 @@ SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
 from made_up import Tree, elf, program  # noqa: E402
-from spanalloc_cli.doctor import elf as elf_reader, options, report, watch  # noqa: E402
+from spanalloc_cli.doctor import elf as elf_reader, heaps, options, report, watch  # noqa: E402
 from spanalloc_cli.doctor.files import Files, cpu_list  # noqa: E402
 from spanalloc_cli.doctor.findings import COSTS, FINE, HEADINGS, KNOW, TOPICS, Finding, amount  # noqa: E402
-from spanalloc_cli.top import memory  # noqa: E402
+from spanalloc_cli.top import heaps as top_heaps, memory  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 LIBRARIES = os.path.join(os.path.dirname(os.path.dirname(COMMAND)), "lib")
@@ -225,6 +225,42 @@ class WatchTest(unittest.TestCase):
             watch.watch(Files(), ["/nonexistent/program"], {}, None)
 
 
+class HeapsTest(unittest.TestCase):
+    """What is said of first-class heaps that were seen."""
+
+    MIB = 1 << 20
+
+    def judge(self, own_bytes, *holdings, kept=0):
+        """`holdings`: (name, bytes taken, bytes used)."""
+        found = top_heaps.Heaps()
+        found.kept_bytes = kept
+        for name, taken, used in holdings:
+            heap = top_heaps.OwnHeap(taken)
+            heap.name, heap.used_bytes, heap.address = name, used, 0xABC0
+            found.heaps.append(heap)
+        return heaps.judge(found, own_bytes)
+
+    def test_none(self):
+        self.assertIsNone(self.judge(100 * self.MIB))
+
+    def test_a_small_part(self):
+        found = self.judge(100 * self.MIB, ("query", 50 * self.MIB, 40 * self.MIB), ("", self.MIB, 10), kept=self.MIB)
+        self.assertEqual((found.topic, found.severity), ("heaps", FINE))
+        for text in ("2 heaps of the program's own have taken 51.0 MiB", "in use are 40.0 MiB", "left 1.0 MiB",
+                     "query 50.0 MiB, one without a name (0xabc0) 1.0 MiB."):
+            self.assertIn(text, found.seen)
+
+    def test_little(self):
+        self.assertEqual(self.judge(10 * self.MIB, ("a", 9 * self.MIB, 9 * self.MIB)).severity, FINE)
+
+    def test_most(self):
+        found = self.judge(70 * self.MIB, *((f"heap {n}", 10 * self.MIB, 9 * self.MIB) for n in range(5)))
+        self.assertEqual(found.severity, KNOW)
+        self.assertIn("The largest: heap 0 10.0 MiB, heap 1 10.0 MiB, heap 2 10.0 MiB.", found.seen)
+        self.assertIn("most of the 70.0 MiB", found.why)
+        self.assertIn("limit", found.do)
+
+
 class DoctorTest(unittest.TestCase):
     """The command itself, on this machine: what does not hang on its settings."""
 
@@ -396,6 +432,22 @@ class DoctorTest(unittest.TestCase):
             self.assertEqual("1024 bytes (2," in classes["seen"], severity == COSTS, classes)
         found, _ = self.findings(str(self.running(COMMAND, "run", "--config", "scalloc", "--", path, "10").pid))
         self.assertNotIn("classes", found)
+
+    def test_heaps_of_the_programs_own(self):
+        for config, size, severity in (("standard", 30_000_000, KNOW), ("scalloc", 30_000_000, KNOW),
+                                       ("standard", 100, FINE)):
+            running = subprocess.Popen(
+                [COMMAND, "run", "--config", config, "--", os.environ["SPANALLOC_TEST_OWN_HEAPS"], f"queries={size},1",
+                 "many=1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(running.communicate)
+            self.assertEqual(running.stdout.readline(), "ready\n")
+            found, _ = self.findings(str(running.pid))
+            heaps_, = found["heaps"]
+            self.assertEqual(heaps_["severity"], severity, heaps_)
+            self.assertIn("1,001 heaps of the program's own have taken", heaps_["seen"])
+            self.assertEqual("The largest: queries 28" in heaps_["seen"], severity == KNOW, heaps_)
+        found, _ = self.findings(str(self.running(COMMAND, "run", "--", "sh", "-c", "echo here; read x").pid))
+        self.assertNotIn("heaps", found)
 
     def test_no_such_process(self):
         run = self.doctor("999999999")

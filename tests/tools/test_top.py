@@ -23,12 +23,13 @@ import unittest.mock
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
-from spanalloc_cli import maps  # noqa: E402
-from spanalloc_cli.top import heap, inspection, look, memory, objects, process  # noqa: E402
+from spanalloc_cli import maps, terminal  # noqa: E402
+from spanalloc_cli.top import heap, heaps, inspection, look, memory, objects, process, screen  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
 KNOWN_HEAP = os.environ["SPANALLOC_TEST_KNOWN_HEAP"]
+OWN_HEAPS = os.environ["SPANALLOC_TEST_OWN_HEAPS"]
 SLICE = 64 << 10
 TOTALS = {"live_bytes", "live_blocks", "free_bytes", "free_blocks", "unsure_bytes", "unsure_blocks", "large_bytes",
           "large_objects", "kept_block_bytes", "kept_span_bytes", "pool_bytes", "dirty_bytes", "clean_bytes",
@@ -167,7 +168,9 @@ class TopTest(Looking):
         with known_heap("64,10,0") as (running, _):
             found = self.look(running.pid)
         self.assertEqual(set(found), {"format", "spanalloc", "process", "library", "note", "torn_records", "totals",
-                                      "classes", "threads"})
+                                      "classes", "threads", "program_heaps"})
+        self.assertEqual(found["program_heaps"], {"heaps": 0, "taken_bytes": 0, "used_bytes": 0, "used_blocks": 0,
+                                                  "kept_bytes": 0, "list": []})
         self.assertEqual(found["format"], 1)
         self.assertEqual(set(found["process"]), PROCESS_KEYS)
         self.assertEqual(found["process"]["command"], [KNOWN_HEAP, "64,10,0"])
@@ -267,6 +270,80 @@ class TopTest(Looking):
         self.assertEqual(top().returncode, 2)
         self.assertEqual(top("--interval", "0", "1").returncode, 2)
         self.assertEqual(top("--nonesuch", "1").returncode, 2)
+
+
+class OwnHeapsTest(Looking):
+    """First-class heaps of a program that runs."""
+
+    ENGINES = ("standard", "scalloc", "supermalloc", "a2alloc")
+
+    def test_names_and_figures_in_every_engine(self):
+        for config in self.ENGINES:
+            with known_heap("query=1000,500,10000000", "=300000,3", "plug\u00efn\x1b[2J=10,1", program=OWN_HEAPS,
+                            config=config) as (running, _):
+                found = self.look(running.pid)
+                run = top("--once", running.pid)
+            self.assertEqual((found["library"]["engine"], found["torn_records"]), (config, 0))
+            own = found["program_heaps"]
+            self.assertEqual([each["name"] for each in own["list"]], ["", "query", "plug\u00efn\ufffd[2J"], own)
+            unnamed, query, plugin = own["list"]
+            self.assertEqual((query["used_blocks"], query["limit_bytes"]), (500, 10000000))
+            self.assertTrue(500 * 1000 <= query["used_bytes"] <= 500 * 1040 <= query["taken_bytes"], query)
+            self.assertEqual((unnamed["used_blocks"], unnamed["used_bytes"], unnamed["limit_bytes"]),
+                             (3, 3 * 5 * SLICE, 0))
+            self.assertEqual((unnamed["taken_bytes"], plugin["taken_bytes"]), (16 * SLICE, SLICE))
+            self.assertRegex(unnamed["address"], "^0x[0-9a-f]+$")
+            self.assertEqual(own["taken_bytes"], sum(each["taken_bytes"] for each in own["list"]))
+            self.assertEqual((own["heaps"], own["used_blocks"]), (3, 504))
+            self.assertIn("own heaps", run.stdout)
+            self.assertRegex(run.stdout, r"own heap +blocks +live +taken +share +limit +fullness\n")
+            self.assertRegex(run.stdout, r"\n0x[0-9a-f]+ +3 .*\nquery +500 .* 9\.5 MiB .*\nplug.*\nall 3 +504 ")
+            self.assertNotIn("\x1b", run.stdout)
+            self.assertEqual("in all" in run.stdout, config == "standard")
+            if config != "standard":
+                self.assertIn("heaps of the program's own", re.sub(r"\s+", " ", run.stdout))
+
+    def test_a_thousand(self):
+        with known_heap("large=1000000,9", "many=1000", program=OWN_HEAPS) as (running, _):
+            found = self.look(running.pid)
+            run = top("--once", running.pid)
+        own = found["program_heaps"]
+        self.assertEqual((own["heaps"], own["list"][0]["name"], found["torn_records"]), (1001, "large", 0))
+        self.assertEqual({each["name"] for each in own["list"]}, {"large", *(f"heap {n}" for n in range(1000))})
+        self.assertEqual({each["used_blocks"] for each in own["list"][1:]}, {1})
+        # The table has an end, and what it leaves out is counted.
+        self.assertRegex(run.stdout, r"\u2026 9\d\d more +9\d\d .*\nall 1,001 +1,009 ")
+        self.assertLess(run.stdout.count("heap "), 60)
+
+    def test_heaps_that_come_and_go(self):
+        with known_heap("stays=1000,50", "churn=2", program=OWN_HEAPS) as (running, _):
+            for _ in range(20):
+                own = self.look(running.pid)["program_heaps"]
+                self.assertEqual([each["used_blocks"] for each in own["list"] if each["name"] == "stays"], [50], own)
+                # (One that goes while it is looked at may have lost its name, or its memory.)
+                self.assertLess(own["heaps"], 10)
+
+    def test_a_forks_child(self):
+        with known_heap("both=1000,50", "churn=1", "fork", program=OWN_HEAPS) as (_, (child,)):
+            own = self.look(child)["program_heaps"]
+        self.assertEqual([each["used_blocks"] for each in own["list"] if each["name"] == "both"], [50], own)
+
+    def test_a_small_screen(self):
+        """The tables share what lines there are."""
+        with known_heap("a=1000,50", "many=100", program=OWN_HEAPS) as (running, _):
+            looked = look.Watcher(running.pid).look()
+        drawn = screen.Screen(running.pid)
+        for width, height in ((40, 10), (50, 12), (79, 24), (80, 24), (100, 40), (200, 60)):
+            lines = drawn.draw(looked, width, height, keys=True)
+            self.assertLessEqual(len(lines), height, (width, height))
+            if height >= 24:
+                self.assertTrue(any("all 101" in line for line in lines), lines)
+        # A long name leaves the figures their place.
+        for each in looked.heaps.heaps:
+            each.name = "n" * 63
+        for width in (64, 79, 80, 100):
+            lines = [terminal.plain(line).rstrip() for line in drawn.draw(looked, width, 40)]
+            self.assertTrue(any(re.match("n+\u2026.*%$", line) for line in lines), lines)
 
 
 class RunTest(Looking):
@@ -485,8 +562,9 @@ class Words:
         return None if data is None else int.from_bytes(data, "little")
 
 
-def record(**changes):
-    """The bytes of a record that makes sense, but for the changes."""
+def record(later=None, **changes):
+    """The bytes of a record that makes sense, but for the changes; `later`: with what later libraries have behind it.
+    """
     values = {name: 0x10000 * (n + 1) for n, name in enumerate(inspection.PLACES)}
     values.update(
         class_stride=64, class_count=121, class_first_large=81,
@@ -505,6 +583,8 @@ def record(**changes):
         (head if name in head else values)[name] = value
     rest = b"".join(values[name].to_bytes(8, "little") for name in inspection.PLACES)
     rest += b"".join(values[name].to_bytes(4, "little") for name in inspection.NUMBERS)
+    if later is not None:
+        rest += later.to_bytes(8, "little")
     return (head["magic"].ljust(16, b"\0") + struct.pack("<II", head["version"], 72 + len(rest))
             + head["library"].ljust(16, b"\0") + head["engine"].ljust(32, b"\0") + rest)
 
@@ -679,6 +759,119 @@ class ForgedTest(unittest.TestCase):
                 self.assertEqual(heap.count_purged(mask, size_class, carved), wanted, (mask, carved))
 
 
+class ForgedHeapsTest(unittest.TestCase):
+    """The same of first-class heaps."""
+
+    BASE, RECORDS, END = 1 << 40, 1 << 30, 64
+
+    def layout(self, **changes):
+        """The bytes of a record that makes sense, but for the changes."""
+        values = {name: 0x1000 * (n + 1) for n, name in enumerate(heaps.PLACES)}
+        values.update(slice_bits=16, run_stride=32, run_owner=0, run_first=8, run_count=12, run_heap=16, heap_handle=0,
+                      heap_limit=16, heap_name=32, name_bytes=64, heap_first_shard=512, heap_shards=128, shard_count=32,
+                      shard_blocks=64, shard_bytes=72, unused=0)
+        head = {"version": 1, "size": 8 + 8 * len(heaps.PLACES) + 4 * len(heaps.NUMBERS)}
+        for name, value in changes.items():
+            (head if name in head else values)[name] = value
+        return (struct.pack("<II", head["version"], head["size"])
+                + b"".join(values[name].to_bytes(8, "little") for name in heaps.PLACES)
+                + b"".join(values[name].to_bytes(4, "little") for name in heaps.NUMBERS))
+
+    @staticmethod
+    def a_run(number, count, home, owner=16, first=None):
+        return number, struct.pack("<QIIIII4x", owner, number if first is None else first, count, home, 0, 0)
+
+    def words(self, *runs, layout=None, held=64, **heap):
+        """A process with these runs, and one heap at slice 1."""
+        words = Words()
+        words.put(0x100, (0x200).to_bytes(8, "little"))
+        words.put(0x200, self.layout() if layout is None else layout)
+        for n, value in enumerate((self.BASE, self.RECORDS, heap.get("end", self.END), held, 0, 0)):
+            words.put(0x1000 * (n + 1), value.to_bytes(8, "little"))
+        records = bytearray(32 * self.END)
+        for number, data in runs:
+            records[32 * number:32 * number + 32] = data
+        words.put(self.RECORDS, bytes(records))
+        page = bytearray(4096)
+        struct.pack_into("<Q", page, 0, heap.get("handle", self.BASE + SLICE + 7))
+        struct.pack_into("<Q", page, 16, heap.get("limit", (1 << 64) - 1))
+        page[32:96] = heap.get("name", b"made up").ljust(64, b"\0")
+        struct.pack_into("<32Q", page, 128, *heap.get("shards", [0] * 32))
+        struct.pack_into("<2Q", page, 512 + 64, heap.get("blocks", 3), heap.get("bytes", 3000))
+        words.put(self.BASE + SLICE, bytes(page))
+        return words
+
+    def read(self, *runs, **options):
+        return heaps.read(self.words(*runs, **options), 0x100)
+
+    def test_one_that_makes_sense(self):
+        found = self.read(self.a_run(1, 1, 1), self.a_run(2, 5, 1), held=20)
+        own, = found.heaps
+        self.assertEqual((own.name, own.taken_bytes, own.used_blocks, own.used_bytes, own.limit_bytes),
+                         ("made up", 6 * SLICE, 3, 3000, 0))
+        self.assertEqual((own.address, found.kept_bytes, found.torn), (self.BASE + SLICE + 7, 13 * SLICE, 0))
+
+    def test_another_library(self):
+        """One that has no such record, has not made a heap, or describes heaps in another way."""
+        self.assertIsNone(heaps.read(Words(), 0))
+        self.assertIsNone(heaps.read(Words(), 0x100))
+        none_yet = Words()
+        none_yet.put(0x100, bytes(8))
+        self.assertEqual(heaps.read(none_yet, 0x100).heaps, [])
+        self.assertIsNone(self.read(layout=self.layout(version=2)))
+        self.assertIsNone(self.read(layout=self.layout(size=16)))
+        self.assertIsNone(self.read(layout=self.layout()[:-1]))
+        self.assertEqual(len(self.read(self.a_run(1, 1, 1), layout=self.layout(size=200) + bytes(80)).heaps), 1)
+
+    def test_libraries_of_before_and_after(self):
+        self.assertEqual(inspection.Inspection(record()).program_heaps, 0)
+        self.assertEqual(inspection.Inspection(record(later=0x1234)).program_heaps, 0x1234)
+        self.assertEqual(inspection.Inspection(record(later=0x1234) + bytes(100)).program_heaps, 0x1234)
+        for later in (None, 0x1234):
+            words = Words()
+            words.put(0x100, record(later))
+            self.assertEqual(inspection.read_at(words, 0x100).program_heaps, later or 0)
+
+    def test_absurd_numbers_in_the_record(self):
+        for name in heaps.NUMBERS:
+            if name != "unused":
+                self.assertIsNone(self.read(self.a_run(1, 1, 1), layout=self.layout(**{name: 0xFFFFFFFF})), name)
+        for place in heaps.PLACES:
+            found = self.read(self.a_run(1, 1, 1), layout=self.layout(**{place: (1 << 64) - 8}))
+            self.assertLessEqual(len(found.heaps), 1, place)
+
+    def test_runs_that_cannot_be(self):
+        whole = self.a_run(1, 1, 1)
+        for torn, bad in ((1, self.a_run(2, 0, 1)), (1, self.a_run(2, 63, 1)), (1, self.a_run(2, 0xFFFFFFFF, 1)),
+                          (1, self.a_run(2, 1, 1, first=9)), (1, self.a_run(2, 1, 0)), (1, self.a_run(2, 1, 64)),
+                          (1, self.a_run(2, 1, 30)), (0, self.a_run(2, 1, 1, owner=0))):
+            found = self.read(whole, bad)
+            self.assertEqual(([own.taken_bytes for own in found.heaps], found.torn), ([SLICE], torn), bad)
+        for end in (0, 1, 1 << 20, 1 << 40, (1 << 64) - 1):
+            found = self.read(whole, end=end)
+            self.assertEqual((len(found.heaps), found.is_cut), (0, end >= 1 << 40), end)
+
+    def test_heaps_that_cannot_be(self):
+        run = self.a_run(1, 1, 1)
+        own, = self.read(run, handle=0x123456789).heaps
+        self.assertEqual((own.address, own.name), (0, "made up"))
+        self.assertEqual(self.read(run, handle=0).heaps, [])  # it is being destroyed
+        for blocks, size in ((3, SLICE + 1), (1 << 63, 3000), (3, (1 << 64) - 1)):
+            found = self.read(run, blocks=blocks, bytes=size)
+            self.assertEqual((found.heaps[0].used_blocks, found.heaps[0].used_bytes, found.torn), (0, 0, 1))
+        for shard in (1, 8, self.BASE - 8, self.BASE + 64 * SLICE, self.BASE + 5 * SLICE, (1 << 64) - 8):
+            found = self.read(run, shards=[shard] * 32)
+            self.assertEqual((found.heaps[0].used_blocks, found.torn), (3, 32), hex(shard))
+        # A shard that is the heap's own first one, again and again: no more is in use than was taken.
+        found = self.read(run, shards=[self.BASE + SLICE + 512] * 32, bytes=30_000)
+        self.assertLessEqual(found.heaps[0].used_bytes, SLICE)
+        own, = self.read(run, name=b"\x1b[2J\xff" + b"x" * 59).heaps
+        self.assertEqual(own.name, "\ufffd[2J\ufffd" + "x" * 59)
+        # Of a home that cannot be read the records tell all the same.
+        found = self.read(self.a_run(2, 3, 2))
+        self.assertEqual(([own.taken_bytes for own in found.heaps], found.torn), ([3 * SLICE], 1))
+
+
 class EndingTest(unittest.TestCase):
     """A process that ends, or becomes another program, between two questions of one look."""
 
@@ -826,11 +1019,20 @@ class FormatTest(unittest.TestCase):
     def test_the_fields_are_those_of_the_header(self):
         with open(os.path.join(SOURCE, "src", "engines", "inspection.hpp"), encoding="utf-8") as file:
             text = file.read()
-        self.assertEqual(tuple(re.findall(r"const void\* (\w+) = nullptr;", text)), inspection.PLACES)
+        self.assertEqual(tuple(re.findall(r"const void\* (\w+) = nullptr;", text)),
+                         inspection.PLACES + inspection.LATER)
         numbers = re.findall(r"^  std::uint32_t (\w+) = 0;", text, re.MULTILINE)
         self.assertEqual(tuple(numbers), inspection.NUMBERS)
         self.assertIn(f"kVersion = {inspection.VERSION};", text)
         self.assertIn(f'kMagic[] = "{inspection.MAGIC.decode()}";', text)
+
+    def test_the_fields_of_heaps_are_those_of_their_header(self):
+        with open(os.path.join(SOURCE, "src", "pages", "heaps_inspection.hpp"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertEqual(tuple(re.findall(r"const void\* (\w+) = nullptr;", text)), heaps.PLACES)
+        numbers = re.findall(r"^  std::uint32_t (\w+) = 0;", text, re.MULTILINE)
+        self.assertEqual(tuple(numbers), heaps.NUMBERS)
+        self.assertIn(f"kVersion = {heaps.VERSION};", text)
 
 
 if __name__ == "__main__":

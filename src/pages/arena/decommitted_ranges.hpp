@@ -22,6 +22,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "os/os.hpp"
 #include "pages/arena/grown_mappings.hpp"
 #include "pages/coalescing/mapper.hpp"
@@ -183,6 +184,8 @@ class DecommittedRanges {
   }
 
  private:
+  friend struct spanalloc::HeapsInspectionAccess;
+
   coalescing::UnitSet& set() const { return slices_.manager.extra_set(Slices::kDecommitted); }
 
   // Adds a block, decommitted here if it `is_mapped`. Release, twice: a fork's child that finds it

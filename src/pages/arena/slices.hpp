@@ -21,6 +21,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "base/inspection_access.hpp"
 #include "os/os.hpp"
 #include "pages/address_range.hpp"
 #include "pages/arena/decommit_policy.hpp"
@@ -228,6 +229,7 @@ class ArenaSlices {
 
  private:
   friend struct CoalescingArenaTestAccess;
+  friend struct spanalloc::HeapsInspectionAccess;
 
   bool note_purged(std::size_t bytes, bool purged) {
     if (!purged) return false;

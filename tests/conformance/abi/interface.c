@@ -92,7 +92,7 @@ static void check_functions(void) {
 }
 
 static void check_structures(void) {
-  SIZE(sp_statistics, 224);
+  SIZE(sp_statistics, 248);
   FIELD(sp_statistics, reserved_bytes, 0, 8);
   FIELD(sp_statistics, opened_bytes, 8, 8);
   FIELD(sp_statistics, carved_bytes, 16, 8);
@@ -121,9 +121,13 @@ static void check_structures(void) {
   FIELD(sp_statistics, purged_bytes, 200, 8);
   FIELD(sp_statistics, decay_epochs, 208, 8);
   FIELD(sp_statistics, trims, 216, 8);
+  FIELD(sp_statistics, heaps, 224, 8);
+  FIELD(sp_statistics, heaps_taken_bytes, 232, 8);
+  FIELD(sp_statistics, heaps_kept_bytes, 240, 8);
 
-  SIZE(sp_heap_options, 8);
+  SIZE(sp_heap_options, 16);
   FIELD(sp_heap_options, limit_bytes, 0, 8);
+  FIELD(sp_heap_options, name, 8, 8);
 
   SIZE(sp_heap_statistics, 32);
   FIELD(sp_heap_statistics, limit_bytes, 0, 8);

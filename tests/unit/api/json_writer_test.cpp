@@ -20,6 +20,41 @@ struct Pieces {
   }
 };
 
+std::string foreign(const char* text) {
+  Pieces pieces;
+  {
+    JsonWriter out(&Pieces::write, &pieces);
+    out.foreign_text(text);
+  }
+  return pieces.joined();
+}
+
+TEST(JsonWriter, EscapesForeignText) {
+  EXPECT_EQ(foreign(""), "\"\"\n");
+  EXPECT_EQ(foreign("plain text ~"), "\"plain text ~\"\n");
+  EXPECT_EQ(foreign("a\"b\\c/"), R"("a\"b\\c/")"
+                                 "\n");
+  EXPECT_EQ(foreign("\n\x1b\x7f"), R"("\u000a\u001b\u007f")"
+                                   "\n");
+  EXPECT_EQ(foreign("\u00e9\u20ac\U0001F600\U0010FFFF"), R"("\u00e9\u20ac\ud83d\ude00\udbff\udfff")"
+                                                         "\n");
+}
+
+TEST(JsonWriter, ReplacesWhatIsNoCharacter) {
+  // Stray bytes; a character that ends too early; longer forms than need be; half of a pair; what
+  // is beyond the last one.
+  for (const char* const text : {"\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98"}) {
+    std::string wanted;
+    for (const char* at = text; *at != 0; ++at) wanted += "\\ufffd";
+    EXPECT_EQ(foreign(text), '"' + wanted + "\"\n");
+  }
+  EXPECT_EQ(foreign("\xc3(") + foreign("\xc0\xaf"), "\"\\ufffd(\"\n\"\\ufffd\\ufffd\"\n");
+  for (const char* const text : {"\xe0\x80\xaf", "\xed\xa0\x80"})
+    EXPECT_EQ(foreign(text), "\"\\ufffd\\ufffd\\ufffd\"\n");
+  for (const char* const text : {"\xf0\x80\x80\xaf", "\xf4\x90\x80\x80"})
+    EXPECT_EQ(foreign(text), "\"\\ufffd\\ufffd\\ufffd\\ufffd\"\n");
+}
+
 TEST(JsonWriter, WritesObjectsArraysAndValues) {
   Pieces pieces;
   {

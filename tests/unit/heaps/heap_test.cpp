@@ -19,18 +19,11 @@
 #include "child.hpp"
 #include "heaps/heap.hpp"
 #include "random.hpp"
+#include "runs_test_access.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::heaps {
-
-struct RunsTestAccess {
-  static Runs::Arena& arena() { return runs.arena_; }
-  static Atomic<std::uint32_t>& inside() { return runs.inside_; }
-  /// No epoch ends for half a second.
-  static void begin_epoch() { runs.epoch_began_ = os::now_ms(); }
-};
-
 namespace {
 
 constexpr std::size_t kPiece = HeapsConfig::kSlice;
@@ -38,7 +31,8 @@ constexpr std::size_t kPiece = HeapsConfig::kSlice;
 class OwnHeap {
  public:
   explicit OwnHeap(std::size_t limit = 0) {
-    const sp_heap_options options{limit};
+    sp_heap_options options{};
+    options.limit_bytes = limit;
     heap_ = sp_heap_create(&options, sizeof options);
     EXPECT_NE(heap_, nullptr);
   }
@@ -128,13 +122,13 @@ TEST(Heaps, RefuseWhatCannotBeAndSaySo) {
 
 TEST(Heaps, KnowTheirOptions) {
   errno = 0;
-  const sp_heap_options small{kPiece - 1};
+  const sp_heap_options small{kPiece - 1, nullptr};
   EXPECT_EQ(sp_heap_create(&small, sizeof small), nullptr);
   EXPECT_EQ(errno, EINVAL);
   struct {
     sp_heap_options known;
     std::size_t later;
-  } options{{kPiece}, 0};
+  } options{{kPiece, nullptr}, 0};
   sp_heap* const heap = sp_heap_create(&options.known, sizeof options);
   EXPECT_NE(heap, nullptr);
   sp_heap_destroy(heap);
@@ -143,8 +137,9 @@ TEST(Heaps, KnowTheirOptions) {
   EXPECT_EQ(sp_heap_create(&options.known, sizeof options), nullptr);
   EXPECT_EQ(errno, EINVAL);
   // A size that is of no version would lose the limit, or part of it.
-  const sp_heap_options least{kPiece};
+  const sp_heap_options least{kPiece, nullptr};
   for (std::size_t size = 0; size < sizeof least; ++size) {
+    if (size == sizeof least.limit_bytes) continue;
     errno = 0;
     EXPECT_EQ(sp_heap_create(&least, size), nullptr) << size;
     EXPECT_EQ(errno, EINVAL) << size;
@@ -604,7 +599,7 @@ TEST(Heaps, AChildDestroysAHeapThatItsParentHadBegunToAtAMemoryLimit) {
     Heap& heap = *Heap::named(reinterpret_cast<std::uint64_t>(name));
     for (int i = 0; i < 200; ++i) std::memset(sp_heap_malloc(name, 300 * kKiB), 1, 300 * kKiB);
     auto* const kept = static_cast<char*>(sp_heap_malloc(other, 300 * kKiB));
-    RunsTestAccess::arena().shortage().set(Shortage::kHardLimit, true);
+    RunsTestAccess::set_at_limit(true);
     reinterpret_cast<Atomic<std::uint64_t>&>(heap).store_relaxed(0);  // as destroy() begins
     RunsTestAccess::inside().store_relaxed(1);                        // as a thread that vanishes
     const ProgramHeaps::Figures before = runs.figures();

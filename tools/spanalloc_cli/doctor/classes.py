@@ -1,5 +1,6 @@
-"""How full the spans of small blocks are: what `spanalloc top` sees of the heap from outside."""
+"""What `spanalloc top` sees of the heap from outside: how full the spans of small blocks are."""
 
+from spanalloc_cli.doctor import heaps
 from spanalloc_cli.doctor.findings import COSTS, FINE, Finding, amount, some
 from spanalloc_cli.top.look import Watcher
 from spanalloc_cli.top.memory import CannotRead, Ended
@@ -16,6 +17,10 @@ def findings(number):
         return
     if look.classes:
         yield judge(look.classes, look.totals)
+    facts = look.facts
+    own = look.heaps and heaps.judge(look.heaps, facts.rss_bytes - facts.rss_file_bytes + facts.swap_bytes)
+    if own:
+        yield own
 
 
 def idle(figures):

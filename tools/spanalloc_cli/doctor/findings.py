@@ -11,7 +11,7 @@ HEADINGS = {COSTS: "Costs you something", KNOW: "Worth knowing", FINE: "Fine"}
 TOPICS = (
     "program", "process", "malloc", "preload", "preload-file", "options", "malloc-variables", "unreadable",
     "limits", "cgroup", "soft-limit", "cpus", "map-count", "thp", "thp-defrag", "overcommit", "resident", "classes",
-    "page-tables",
+    "heaps", "page-tables",
     "swapped", "locked", "threads", "idle", "seccomp", "memory", "pressure", "swap", "hugetlb", "numa", "kernel",
 )
 

@@ -23,8 +23,11 @@ NUMBERS = (
     "magazine_count", "cache_loans", "loan_stride", "loan_list", "cache_batches", "batch_count", "batch_stride",
     "batch_span", "batch_quota", "batch_left",
 )
+# What libraries of a later version of this record have behind these: 0 where a record ends before it.
+LATER = ("program_heaps",)
 _HEAD = struct.Struct("<16sII16s32s")
 _REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I")
+_LATER = struct.Struct(f"<{len(LATER)}Q")
 
 # What is read of a process is not believed: more than this no heap has, and no loop of ours shall take.
 MOST_CLASSES = 1024
@@ -36,8 +39,8 @@ class BadRecord(Exception):
 
 
 class Inspection:
-    """`engine`, `library_version`, `path` (of the file that has it), `tells_layout`; with that each of PLACES and
-    NUMBERS."""
+    """`engine`, `library_version`, `path` (of the file that has it), each of LATER, `tells_layout`; with that each of
+    PLACES and NUMBERS."""
 
     def __init__(self, data, path=""):
         if len(data) < _HEAD.size:
@@ -56,6 +59,10 @@ class Inspection:
             raise BadRecord("the record of its heap is too short")
         values = _REST.unpack_from(data, _HEAD.size)
         for name, value in zip(PLACES + NUMBERS, values):
+            setattr(self, name, value)
+        end = _HEAD.size + _REST.size
+        has_later = min(self.bytes, len(data)) >= end + _LATER.size
+        for name, value in zip(LATER, _LATER.unpack_from(data, end) if has_later else (0,) * len(LATER)):
             setattr(self, name, value)
         self.tells_layout = self.class_count != 0
         if self.tells_layout:
@@ -93,7 +100,8 @@ def _text(data):
 
 def read_at(memory, address, path=""):
     """BadRecord where it is none."""
-    data = memory.read(address, _HEAD.size + _REST.size)
+    size = _HEAD.size + _REST.size
+    data = memory.read(address, size + _LATER.size) or memory.read(address, size)
     if data is None:
         data = memory.read(address, _HEAD.size) or b""
     return Inspection(data, path)

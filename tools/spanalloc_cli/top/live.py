@@ -110,9 +110,13 @@ class Run:
         self.watcher = self.fullest = self.after_s = self.problem = None
 
     def keep(self, look, after_s):
-        if self.fullest is None or (look.totals is not None, look.live_bytes, look.facts.rss_bytes) > (
-                self.fullest.totals is not None, self.fullest.live_bytes, self.fullest.facts.rss_bytes):
+        if self.fullest is None or self._order(look) > self._order(self.fullest):
             self.fullest, self.after_s = look, after_s
+
+    @staticmethod
+    def _order(look):
+        own = look.heaps.used_bytes if look.heaps else 0
+        return look.totals is not None, look.live_bytes + own, look.facts.rss_bytes
 
 
 def run(command, environment, interval, output=None, program_output=None):

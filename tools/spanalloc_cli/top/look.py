@@ -2,7 +2,7 @@
 
 import collections
 
-from spanalloc_cli.top import heap, inspection
+from spanalloc_cli.top import heap, heaps, inspection
 from spanalloc_cli.top.memory import Memory
 from spanalloc_cli.top.process import Process, thread_records, threads_by_mark
 
@@ -14,15 +14,27 @@ _ALL_THERE_IS = "what /proc knows is all there is to see"
 
 class Look:
     """`facts`: ProcessFacts; `inspection`: the heap's record, None: no library of ours was found; `totals`, `classes`,
-    `threads`: None where the heap does not tell; `note`: why it does not; `torn`: see heap.Heap; `is_loaded`: whether
+    `threads`: None where the heap does not tell; `heaps`: first-class heaps (heaps.Heaps), None where the library does
+    not tell; `note`: why it does not; `torn`: see heap.Heap; `is_loaded`: whether
     the program had its libraries."""
 
     def __init__(self, facts):
         self.facts = facts
-        self.inspection = self.totals = self.classes = self.threads = None
+        self.inspection = self.totals = self.classes = self.threads = self.heaps = None
         self.note = None
         self.is_loaded = True
         self.torn = 0
+
+    @property
+    def in_use_bytes(self):
+        """What may be in memory of the heap and of first-class heaps, with what is free in them; None where the heap
+        does not tell."""
+        if not self.totals:
+            return None
+        totals, own = self.totals, self.heaps
+        return (self.live_bytes + totals.unsure_bytes + totals.free_bytes - totals.purged_part_bytes
+                + totals.kept_span_bytes + totals.pool_bytes + totals.dirty_bytes
+                + (own.taken_bytes + own.kept_bytes if own else 0))
 
     @property
     def live_bytes(self):
@@ -60,8 +72,12 @@ class Watcher:
         look.inspection, look.note = self._inspection, self._problem
         if self._inspection is None or look.note:
             return look
+        look.heaps = heaps.read(self._memory, self._inspection.program_heaps)
+        look.torn = look.heaps.torn if look.heaps else 0
         if not self._inspection.tells_layout:
-            look.note = f"the library {self._inspection.engine} does not tell where its records are: {_ALL_THERE_IS}"
+            what = "heaps of the program's own and what /proc knows are" if look.heaps and look.heaps.heaps else None
+            look.note = (f"the library {self._inspection.engine} does not tell where its records are: "
+                         f"{f'{what} all there is to see' if what else _ALL_THERE_IS}")
             return look
         try:
             walked = heap.Heap(self._memory, self._inspection)
@@ -69,7 +85,8 @@ class Watcher:
             self._inspection = None  # the loader may not have filled it in yet
             look.note = "nothing has been allocated yet"
             return look
-        look.totals, look.classes, look.torn = walked.totals, walked.classes, walked.torn
+        look.totals, look.classes = walked.totals, walked.classes
+        look.torn += walked.torn
         look.threads = self._threads(walked.threads)
         return look
 
@@ -113,6 +130,11 @@ def as_json(watcher, look, command=None):
     found["library"] = which and {"engine": which.engine, "version": which.library_version, "path": which.path}
     found["note"] = look.note
     found["torn_records"] = look.torn
+    found["program_heaps"] = look.heaps and {
+        "heaps": len(look.heaps.heaps),
+        **{name: getattr(look.heaps, name) for name in ("taken_bytes", "used_bytes", "used_blocks", "kept_bytes")},
+        "list": [{**{name: getattr(each, name) for name in heaps.OwnHeap.__slots__}, "address": hex(each.address)}
+                 for each in look.heaps.heaps]}
     found["totals"] = look.totals and {name: getattr(look.totals, name) for name in heap.Totals.NAMES}
     found["classes"] = look.classes and [
         {name: getattr(figures, name) for name in heap.ClassFigures.__slots__} for figures in look.classes]

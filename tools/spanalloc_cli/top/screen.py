@@ -9,6 +9,9 @@ _BAR = 10
 _WIDE = 150  # columns from which on the two tables stand side by side
 _SMALL = 80  # columns below which some are left out
 _TABLE_LINES = 3  # of a table without its rows: a line before it, heading, rule
+_MOST_ROWS = 40  # of the table of first-class heaps
+_OTHER_COLUMNS, _OTHER_COLUMNS_SMALL = 68, 50  # of that table, beside the names
+_LEAST_NAME = 10
 _LEAST_ROWS = 4  # of a table; without room for that in both the one of threads is left out
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -71,8 +74,11 @@ class Screen:
         if look.note:
             note = textwrap.wrap(f"{look.note[0].upper()}{look.note[1:]}.", max(width - 1, 20))
             found += [paint(f" {line}", "yellow") for line in note]
-        if look.classes is not None:
-            found += self._tables(look, width, None if height is None else height - len(found) - keys)
+        rows = None if height is None else height - len(found) - keys
+        if look.heaps and look.heaps.heaps:
+            found += self._with_heaps(look, width, rows)
+        elif look.classes is not None:
+            found += self._tables(look, width, rows)
         if keys:
             found.append(paint(" q quit   s sort   p pause" if width >= 30 else " q s p", "dim"))
         return [cropped(line, width) for line in found]
@@ -101,6 +107,10 @@ class Screen:
                       ("retained", amount(totals.clean_bytes + totals.purged_part_bytes + totals.decommitted_bytes))]
             if totals.unsure_bytes:
                 cells.insert(1, ("unsure", amount(totals.unsure_bytes)))
+        if look.heaps and look.heaps.heaps:
+            cells.append(("own heaps", amount(look.heaps.taken_bytes)))
+            if totals:
+                cells.append(("in all", amount(look.in_use_bytes)))
         cells += [("RSS", amount(facts.rss_bytes)), ("of files", amount(facts.rss_file_bytes)),
                   ("page tables", amount(facts.page_table_bytes))]
         if facts.swap_bytes:
@@ -118,6 +128,19 @@ class Screen:
         return found + ["  ".join(f" {label} {value}" for label, value in cells[room:])] * (room < len(cells))
 
     # ---- the tables ----
+
+    def _with_heaps(self, look, width, height):
+        """The tables, and below them that of first-class heaps: a third of the height, or what the others leave."""
+        if look.classes is None:
+            return ["", *self._heaps(look, None if height is None else height - _TABLE_LINES, width)]
+        if height is None:
+            return [*self._tables(look, width, None), "", *self._heaps(look, min(len(look.heaps.heaps) + 1, _MOST_ROWS),
+                                                                       width)]
+        rows = min(len(look.heaps.heaps) + 1, max(height // 3 - _TABLE_LINES, 2))
+        if height < 4 * _TABLE_LINES:
+            return self._tables(look, width, height)
+        tables = self._tables(look, width, height - rows - _TABLE_LINES)
+        return [*tables, "", *self._heaps(look, min(height - len(tables) - _TABLE_LINES, _MOST_ROWS), width)]
 
     def _tables(self, look, width, height):
         classes, threads = len(look.classes) + (look.totals.large_objects > 0), len(look.threads)
@@ -184,6 +207,34 @@ class Screen:
             cells = {"block": "larger", "live blocks": f"{large:,}", "live": amount(look.totals.large_bytes),
                      "share": share(look.totals.large_bytes)}
             table.add(*(cells.get(heading, "") for heading in shown))
+        return table.lines()
+
+    def _heaps(self, look, rows, width):
+        """The largest first, and a last line for all."""
+        small = width < _SMALL
+        headings = ["own heap", "blocks", "live", "taken", "share", "limit", "fullness"]
+        shown = [heading for heading in headings if not (small and heading in ("blocks", "share"))]
+        table = Table(*(">" * (heading not in ("own heap", "fullness")) + heading for heading in shown))
+        found = look.heaps.heaps
+        room = _MOST_ROWS if rows is None else max(rows, 1)
+        named = found if len(found) < room else found[:max(room - 2, 0)]
+
+        def add(name, heaps, limit=""):
+            taken, used = sum(heap.taken_bytes for heap in heaps), sum(heap.used_bytes for heap in heaps)
+            cells = {
+                "own heap": name, "blocks": f"{sum(heap.used_blocks for heap in heaps):,}", "live": amount(used),
+                "taken": amount(taken), "share": _percent(taken, look.heaps.taken_bytes), "limit": limit,
+                "fullness": f"{_bar(used, taken)} {100 * used / taken if taken else 0:3.0f} %"}
+            table.add(*(cells[heading] for heading in shown))
+
+        name_width = max(width - (_OTHER_COLUMNS_SMALL if small else _OTHER_COLUMNS), _LEAST_NAME)
+        for heap in named:
+            name = heap.name if width_of(heap.name) <= name_width else cropped(heap.name, name_width - 1) + "…"
+            add(name or f"{heap.address:#x}", [heap], amount(heap.limit_bytes) if heap.limit_bytes else "-")
+        rest = found[len(named):]
+        if rest and room >= 2:
+            add(paint(f"… {len(rest):,} more", "dim"), rest)
+        add(f"all {len(found):,}" + (" and more" if look.heaps.is_cut else ""), found)
         return table.lines()
 
     def _threads(self, look, rows, width):

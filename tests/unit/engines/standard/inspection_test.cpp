@@ -91,17 +91,20 @@ TEST(StandardInspection, HasItsFieldsOneBehindTheOther) {
   EXPECT_EQ(offsetof(Inspection, classes), 16u + 4 + 4 + 16 + 32);
   EXPECT_EQ(offsetof(Inspection, class_stride), offsetof(Inspection, classes) + 12 * 8);
   EXPECT_EQ(offsetof(Inspection, batch_left) + 4, offsetof(Inspection, class_stride) + 48 * 4);
-  EXPECT_EQ(sizeof(Inspection), offsetof(Inspection, batch_left) + 4);
+  EXPECT_EQ(offsetof(Inspection, program_heaps), offsetof(Inspection, batch_left) + 4);
+  EXPECT_EQ(sizeof(Inspection), offsetof(Inspection, program_heaps) + 8);
 }
 
 struct Untold {
   static constexpr const char* kName = "untold";
 };
-TEST(StandardInspection, OfAnEngineThatTellsNoLayoutHasItsNameOnly) {
+TEST(StandardInspection, OfAnEngineThatTellsNoLayoutHasItsNameAndHeaps) {
   constexpr Inspection untold = inspection_of<Untold>("1.2.3");
   EXPECT_STREQ(untold.engine, "untold");
   EXPECT_EQ(untold.class_count, 0u);
   EXPECT_EQ(untold.arena_base, nullptr);
+  // First-class heaps are no engine's.
+  EXPECT_EQ(untold.program_heaps, ProgramHeaps::inspection_place());
 }
 
 TEST(StandardInspection, TellsTheClasses) {

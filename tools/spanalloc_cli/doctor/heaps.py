@@ -1,0 +1,26 @@
+"""What first-class heaps hold: the program's own, as `spanalloc top` sees them from outside."""
+
+from spanalloc_cli.doctor.findings import FINE, KNOW, Finding, amount, some
+
+LEAST = 16 << 20  # bytes of blocks in heaps from which on it matters where they are
+SHOWN = 3         # heaps that are named
+
+
+def judge(found, own_bytes):
+    """One finding of all heaps; None where there is none. `found`: top's heaps.Heaps; `own_bytes`: what the process has
+    in memory, or in swap, that is no file."""
+    if not found.heaps:
+        return None
+    named = ", ".join(f"{heap.name or f'one without a name ({heap.address:#x})'} {amount(heap.taken_bytes)}"
+                      for heap in found.heaps[:SHOWN])
+    seen = (f"{some(len(found.heaps), 'heap')} of the program's own {'has' if len(found.heaps) == 1 else 'have'} taken "
+            f"{amount(found.taken_bytes)}, of which blocks in use are {amount(found.used_bytes)}; heaps that ended "
+            f"left {amount(found.kept_bytes)} for the next ones. The largest: {named}.")
+    if found.used_bytes < LEAST or found.used_bytes * 2 <= own_bytes:
+        return Finding("heaps", FINE, seen, "Most of the process's memory is elsewhere, or it is little.")
+    return Finding(
+        "heaps", KNOW, seen,
+        f"That is most of the {amount(own_bytes)} that the process has of its own. No option of malloc's bounds it: a "
+        "heap keeps its blocks until they are freed, or it is reset or destroyed.",
+        "spanalloc top shows the largest by name. Reset or destroy what is not needed, or give heaps a limit (man 3 "
+        "sp_heap).")
