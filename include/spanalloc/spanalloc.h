@@ -44,7 +44,8 @@ extern "C" {
 #define SPANALLOC_NEW_BLOCK __attribute__((malloc))
 #endif
 #if __has_attribute(alloc_size)
-#define SPANALLOC_SIZE(...) __attribute__((alloc_size(__VA_ARGS__)))
+#define SPANALLOC_SIZE(argument) __attribute__((alloc_size(argument)))
+#define SPANALLOC_PRODUCT(count, size) __attribute__((alloc_size(count, size)))
 #endif
 #if __has_attribute(alloc_align)
 #define SPANALLOC_ALIGNMENT(argument) __attribute__((alloc_align(argument)))
@@ -57,7 +58,8 @@ extern "C" {
 #define SPANALLOC_NEW_BLOCK
 #endif
 #ifndef SPANALLOC_SIZE
-#define SPANALLOC_SIZE(...)
+#define SPANALLOC_SIZE(argument)
+#define SPANALLOC_PRODUCT(count, size)
 #endif
 #ifndef SPANALLOC_ALIGNMENT
 #define SPANALLOC_ALIGNMENT(argument)
@@ -73,7 +75,7 @@ SPANALLOC_MUST_USE SPANALLOC_NEW_BLOCK SPANALLOC_SIZE(1) SPANALLOC_PUBLIC
 
 /* count * size zero bytes aligned to 16; a unique block when that is 0. NULL with errno ENOMEM when
  * memory is out or the product overflows or is above PTRDIFF_MAX. */
-SPANALLOC_MUST_USE SPANALLOC_NEW_BLOCK SPANALLOC_SIZE(1, 2) SPANALLOC_PUBLIC
+SPANALLOC_MUST_USE SPANALLOC_NEW_BLOCK SPANALLOC_PRODUCT(1, 2) SPANALLOC_PUBLIC
     void* sp_calloc(size_t count, size_t size) SPANALLOC_NOEXCEPT;
 
 /* Makes the block `size` bytes large, moving it when need be, then to an address aligned to 16
@@ -115,7 +117,7 @@ SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 /* Sets the heap's soft limit: `bytes` of memory, or 0 for none, or SP_SOFT_LIMIT_CGROUP for that of
  * the control group (cgroups(7)) that the process is in, which is read again as time passes.
  * Overrides the option SPANALLOC_SOFT_LIMIT. Nothing is refused beyond the limit. Free memory goes
- * back to the kernel when it would exceed the limit, and near it threads and pools keep none;
+ * back to the kernel when it would exceed the limit, and near it pools keep none, threads little;
  * sp_soft_limit(3) says how near, and what counts. Returns 0; or -1 with errno ENOTSUP when this
  * library's engine has no soft limit, ENOENT when there is no control group whose memory can be
  * told; nothing has changed then. */
@@ -273,7 +275,7 @@ SPANALLOC_PUBLIC void sp_heap_reset(sp_heap* heap) SPANALLOC_NOEXCEPT;
  * heap's limit is reached. */
 SPANALLOC_MUST_USE SPANALLOC_SIZE(2) SPANALLOC_PUBLIC
     void* sp_heap_malloc(sp_heap* heap, size_t size) SPANALLOC_NOEXCEPT;
-SPANALLOC_MUST_USE SPANALLOC_SIZE(2, 3) SPANALLOC_PUBLIC
+SPANALLOC_MUST_USE SPANALLOC_PRODUCT(2, 3) SPANALLOC_PUBLIC
     void* sp_heap_calloc(sp_heap* heap, size_t count, size_t size) SPANALLOC_NOEXCEPT;
 SPANALLOC_MUST_USE SPANALLOC_ALIGNMENT(2) SPANALLOC_SIZE(3) SPANALLOC_PUBLIC
     void* sp_heap_aligned_alloc(sp_heap* heap, size_t alignment, size_t size) SPANALLOC_NOEXCEPT;

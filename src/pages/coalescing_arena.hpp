@@ -268,6 +268,8 @@ class CoalescingArena {
     slices_.range.begin_purging();
     return slices_.manager.purge_largest(at_most);
   }
+  /// Whether some thread holds a range just now, so that a purge may not find it.
+  bool someone_holds() const { return slices_.manager.someone_holds(); }
   /// Begins a decay epoch. Returns how many slices are free and dirty.
   std::size_t age() {
     const std::size_t dirty = slices_.manager.age();

@@ -45,12 +45,16 @@ class SoftLimit {
   void set(std::size_t limit, std::size_t margin, std::size_t reserve) {
     limit_.store_relaxed(limit);
     most_.store_relaxed(limit == 0 ? SIZE_MAX : limit - min_of(reserve, limit));
-    purge_mark_.store_relaxed(0);
-    looked_.store_relaxed(0);
     margin_.store_relaxed(margin);
     step_.store_relaxed(max_of(margin / kStepPart, 1));
     // (Near it, the mark says what was looked through already.)
     if (limit == 0 || !is_near()) mark_.store_relaxed(limit == 0 ? SIZE_MAX : near());
+  }
+
+  /// A limit of which nothing has been seen yet.
+  void forget_looks() {
+    purge_mark_.store_relaxed(0);
+    looked_.store_relaxed(0);
   }
 
   // --- Any thread --------------------------------------------------------------------------------

@@ -140,8 +140,10 @@ struct Standard {
   /// What exceeds the bound on dirty memory is purged by the frees that follow, at least so much at
   /// a time.
   static constexpr std::size_t kPurgedPerFree = 4 * kMiB;
-  /// Parts of other threads' frees that one free purges, its own among them.
+  /// How often one free purges what other threads' frees have left, its own part among them, and
+  /// how much at a time.
   static constexpr unsigned kMostPartsOfAFree = 32;
+  static constexpr std::size_t kPurgedPerTurn = 16 * kMiB;
   /// From this size on large blocks are looked at: is little of them in memory? From kGiant on
   /// memory counts for more than time (large_habits.hpp).
   static constexpr std::size_t kLookAtLeast = 8 * kMiB;

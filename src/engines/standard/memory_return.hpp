@@ -126,7 +126,7 @@ class MemoryReturn {
 
   /// Purges all dirty free memory. False: there was none.
   SPANALLOC_COLD bool trim() {
-    LockGuard guard(purge_lock);
+    (void)purge_lock.lock();
     trims_.store_relaxed(trims_.load_relaxed() + 1);
     purge_cursor_ = 0;
     const std::size_t before = given_back_.load_relaxed();
@@ -136,6 +136,7 @@ class MemoryReturn {
     dirty_bound.dirty_is(0);
     pages_.arena.look_at_limit();
     note_held(held_bytes());
+    let_go_of_purge_lock();
     return purged;
   }
 
@@ -146,6 +147,10 @@ class MemoryReturn {
   static constexpr std::size_t kLimitOfGroup = SIZE_MAX;
   /// Takes no lock. The next look goes by it.
   SPANALLOC_COLD void want_soft_limit(std::size_t wanted) {
+    // (Here, and not where the limit is adopted: a fork's child does that, too, and may have
+    // forbidden itself to open files.)
+    if (wanted != 0)
+      huge_pages_come_.store_relaxed(os::makes_huge_pages_unasked(group_root_) ? 1 : 0);
     wanted_limit_.store_relaxed(wanted);
     limit_was_wanted_.store_relaxed(1);
     pages_.arena.shortage().watch();
@@ -199,7 +204,7 @@ class MemoryReturn {
     }
     if (look || !is_near) soft_limit.looked(held_bytes() + min_of(coming, soft_limit.step()));
     purge_excess();
-    purge_lock.unlock();
+    let_go_of_purge_lock();
   }
   /// After slices were taken, or memory outside.
   SPANALLOC_INLINE void after_taking() {
@@ -414,13 +419,8 @@ class MemoryReturn {
     const std::size_t wanted = wanted_limit_.load_relaxed();
     adopted_limit_.store_relaxed(wanted);
     is_adopted_.store_relaxed(1);
-    if (is_new && wanted != 0) {
-      pages_.arena.count_dirty_free();
-      const HugePageUse use = pages_.arena.huge_page_use();
-      untouched_stays_.store_relaxed(
-          use == HugePageUse::kNever ||
-          (use != HugePageUse::kAlways && !os::makes_huge_pages_unasked(group_root_)));
-    }
+    if (is_new) soft_limit.forget_looks();
+    if (is_new && wanted != 0) pages_.arena.count_dirty_free();
     if (wanted != kLimitOfGroup) {
       if (!is_new) return;
       const std::size_t margin = wanted / SoftLimit::kMarginPart;
@@ -471,12 +471,12 @@ class MemoryReturn {
     // Another thread may be purging. (A step beyond the limit it is waited for: it may not run for
     // long, and as many threads would take more meanwhile.)
     if (excess >= soft_limit.step()) {
-      const LockGuard guard(purge_lock);
-      return purge_excess();
+      (void)purge_lock.lock();
+    } else if (!purge_lock.try_lock()) {
+      return;
     }
-    if (!purge_lock.try_lock()) return;
     purge_excess();
-    purge_lock.unlock();
+    let_go_of_purge_lock();
   }
   // What is free and exceeds the limit.
   std::size_t excess() const { return soft_limit.excess(kept_bytes(), held_bytes()); }
@@ -501,13 +501,16 @@ class MemoryReturn {
     adopt_limit(os::now_ms());
     note_held(held_bytes());
     purge_excess();
-    purge_lock.unlock();
+    let_go_of_purge_lock();
   }
   // Of the memory around a block, `before` and `behind` it, bytes that nobody has touched; 0 if
   // huge pages may bring them in all the same.
   std::size_t untouched_around(std::size_t first, std::size_t slices, std::size_t before,
                                std::size_t behind, bool all_is_dirty) {
-    if (all_is_dirty || !untouched_stays_.load_relaxed()) return 0;
+    const HugePageUse use = pages_.arena.huge_page_use();
+    const bool may_come = use == HugePageUse::kAlways ||
+                          (use != HugePageUse::kNever && huge_pages_come_.load_relaxed() != 0);
+    if (all_is_dirty || may_come) return 0;
     const auto untouched = [&](std::size_t from, std::size_t bytes) {
       const std::size_t count = (bytes + kSlice - 1) / kSlice;
       return pages_.arena.dirty_slices(from - count, count) == 0 ? bytes : 0;
@@ -525,7 +528,7 @@ class MemoryReturn {
     // Another thread is at it: another free will see to the rest
     if (!purge_lock.try_lock()) return;
     if (now >= next_purge_.load_relaxed()) pass_part_of_epoch(now);
-    purge_lock.unlock();
+    let_go_of_purge_lock();
   }
   // Near the soft limit nothing waits for its age, and no thread keeps what it does not use.
   // `coming`: bytes that are about to be held.
@@ -622,8 +625,8 @@ class MemoryReturn {
           if (!purged) refused += bytes / PageMask::kBytes;
           return purged;
         });
-    // What was refused will be taken off as if it were gone: rather too much is held than too
-    // little.
+    // What was refused will be taken off as if it were gone, or never was counted: from then on
+    // rather too much is held than too little. (Where memory is locked nothing goes.)
     count_gone(before + refused, PageMask::pages(span->purged()));
     return cost;
   }
@@ -673,15 +676,26 @@ class MemoryReturn {
     parts_left_.fetch_add_acq_rel(part);
     for (unsigned i = 0; i < Config::kMostPartsOfAFree && purge_lock.try_lock(); ++i) {
       const std::size_t counted = dirty_bound.dirty();
-      const std::size_t wanted = min_of(dirty_bound.excess(), parts_left_.exchange_acq_rel(0));
+      const std::size_t left = parts_left_.exchange_acq_rel(0);
+      const std::size_t due = min_of(dirty_bound.excess(), left);
+      const std::size_t wanted = min_of(due, Config::kPurgedPerTurn / kSlice);
       if (wanted != 0) {
+        const bool was_held = pages_.arena.someone_holds();
         const std::size_t purged = pages_.arena.purge_largest(wanted);
         dirty_bound.purged_for_bound(purged);
-        if (purged < wanted) dirty_bound.found_all_of(counted - min_of(purged, counted));
+        // (What others hold or merge meanwhile it does not find: then there may be more.)
+        const bool is_all = purged == 0 && !was_held && !pages_.arena.someone_holds();
+        if (is_all) dirty_bound.found_all_of(counted);
+        if (!is_all && purged < due) parts_left_.fetch_add_acq_rel(due - purged);
       }
       purge_lock.unlock();
       if (parts_left_.fetch_add_acq_rel(0) == 0) return;
     }
+  }
+  // For who held purge_lock for another reason: a free that met it held may have left its part.
+  void let_go_of_purge_lock() {
+    purge_lock.unlock();
+    if (SPANALLOC_UNLIKELY(parts_left_.fetch_add_acq_rel(0) != 0)) purge_for_bound(0);
   }
   SPANALLOC_COLD std::size_t live_caches() {
     std::size_t count = 0;
@@ -707,9 +721,9 @@ class MemoryReturn {
   Atomic<std::size_t> taken_since_read_{0};
   Atomic<std::size_t> read_group_after_{SIZE_MAX};  // written under purge_lock
   std::uint64_t tell_after_ms_ = 0;                 // under purge_lock
-  // Written under purge_lock; relaxed: what it decides is a count. Whether memory that nobody has
-  // touched is not in memory, whatever is touched beside it.
-  Atomic<bool> untouched_stays_{false};
+  // Relaxed: what it decides is a count. 1: where the option leaves it to the kernel, memory that
+  // nobody has touched may be in memory because of what is touched beside it.
+  Atomic<std::uint32_t> huge_pages_come_{1};
   std::uint64_t next_group_read_ = 0;  // under purge_lock; milliseconds
   const char* group_root_ = "";        // where /proc and /sys are: changed by tests only
   Atomic<std::size_t> parts_left_{0};  // slices, of frees that met purge_lock held

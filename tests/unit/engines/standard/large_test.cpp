@@ -677,6 +677,27 @@ TEST(StandardLarge, AFreeThatMeetsAPurgeLeavesItsPartToTheNext) {
   });
 }
 
+// Or an epoch, which has the lock for another reason.
+TEST(StandardLarge, AFreeThatMeetsAnEpochLeavesItsPartToThat) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
+  in_fresh_process([] {
+    auto blocks = fill(256 * kMiB, 16 * kMiB);
+    for (void* p : blocks) std::memset(p, 1, 16 * kMiB);
+    char* const base = E::pages.address(standard::SpanNumber{1});
+    const std::size_t end =
+        address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
+    {
+      const LockGuard purges(E::pages.memory_return.purge_lock);
+      std::thread([&] { free_all(blocks); }).join();
+    }
+    EXPECT_GE(resident_pages(base, end) * kPage, 250 * kMiB) << "nobody has purged";
+    standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).store_relaxed(0);
+    void* const p = E::allocate(200'000);
+    EXPECT_LE(resident_pages(base, end) * kPage, 32 * kMiB + 8 * kMiB);
+    E::deallocate(p);
+  });
+}
+
 // Clearing a block brings all of it into memory: then nobody can tell how little the program uses.
 // So now and then it is not cleared but purged.
 TEST(StandardLarge, ClearingHugeBlocksIsGivenUpWhereLittleIsUsed) {
