@@ -469,6 +469,17 @@ class DoctorTest(unittest.TestCase):
         self.assertEqual((run.returncode, run.stdout), (127, ""))
         run = self.doctor("echo", "--json")
         self.assertEqual((run.returncode, run.stdout), (0, "--json\n"))
+    def test_a_program_whose_name_is_a_number(self):
+        for words in (("--", "999999999"), ("--json", "--", "999999999"), ("--", "999999999", "--json")):
+            run = self.doctor(*words)
+            self.assertEqual((run.returncode, run.stdout), (127, ""), words)
+            self.assertEqual(run.stderr, "spanalloc: 999999999: command not found\n")
+        with tempfile.TemporaryDirectory(prefix="spanalloc-doctor-") as folder:
+            os.symlink(shutil.which("sh"), os.path.join(folder, "1"))
+            path = f"{folder}:{os.environ['PATH']}"
+            _, subject = self.findings("--", "1", "-c", "exit 5", code=5, env=dict(os.environ, PATH=path))
+        self.assertEqual((subject["kind"], subject["command"]), ("program", ["1", "-c", "exit 5"]))
+
 
     # A program is looked at while it runs: these run until they have been, which their own files tell.
     SEEN = """

@@ -371,6 +371,16 @@ class RunTest(Looking):
                          (127, "spanalloc: /nonexistent/program: command not found"))
 
     def test_it_shows_the_program_at_its_fullest(self):
+    def test_a_program_whose_name_is_a_number(self):
+        for words in (("--", "999999999"), ("--once", "--", "999999999"), ("--", "999999999", "1", "2")):
+            run = top(*words)
+            self.assertEqual((run.returncode, run.stderr.splitlines()[-1]),
+                             (127, "spanalloc: 999999999: command not found"), words)
+
+    def test_double_dashes_of_the_programs_own(self):
+        run = top("--", "sh", "-c", 'echo "$*"', "sh", "--", "--once", "--")
+        self.assertEqual((run.returncode, run.stdout), (0, "-- --once --\n"))
+
         """It waits for its input, which ends when it was looked at."""
         command = [COMMAND, "top", "--json", "--interval", "0.1", "--", KNOWN_HEAP, "1024,4000,0"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -26,8 +26,8 @@ class Option(collections.namedtuple("Option", "flags settings complete")):
 
 class Command(collections.namedtuple("Command", "short arguments text options do takes_program mixes")):
     """`short`: for the list of commands; `arguments`: of the line of its usage; `text`: of its help; `do(given)`: gives
-    the exit code; `takes_program`: its words are a program's, or a process's number, in given.command; `mixes`: options
-    may follow these (else what follows the first of them is the program's, also without `--`; but behind a process's
+    the exit code; `takes_program`: its words are a program's, in given.command, or a process's number, in given.pid (None:
+    no number; behind `--` there is a program, whatever it is called); `mixes`: options may follow these (else what follows the first of them is the program's, also without `--`; but behind a process's
     number there are options alone)."""
 
     def __new__(cls, short, arguments, text, options, do, takes_program=True, mixes=False):
@@ -65,18 +65,25 @@ def _parser(name, command):
 
 def _parse(name, command, words):
     parser = _parser(name, command)
-    given = parser.parse_args(words)
-    if command.takes_program:
-        if given.command[:1] == ["--"]:
-            del given.command[0]
-        elif len(given.command) > 1 and command.is_number(given.command[0]):
-            number, *behind = given.command
-            given = parser.parse_args(behind, given)
-            if given.command:
-                parser.error(f"behind a process's number there are options alone: {given.command[0]}")
-            given.command = [number]
-        if not given.command and not command.arguments.startswith("["):
-            parser.error(f"missing: {command.arguments}")
+    if not command.takes_program:
+        return parser.parse_args(words)
+    # (argparse takes out some of these, so that it does not tell whether one stood before the first word.)
+    at = words.index("--") if "--" in words else len(words)
+    given = parser.parse_args(words[:at])
+    is_program = at < len(words) and not given.command
+    if is_program:
+        given.command = words[at + 1:]
+    elif at < len(words):
+        given = parser.parse_args(words)
+    given.pid = None
+    if not is_program and given.command and command.is_number(given.command[0]):
+        number, *behind = given.command
+        given.command, given.pid = [], int(number)
+        given = parser.parse_args(behind, given)
+        if given.command:
+            parser.error(f"behind a process's number there are options alone: {given.command[0]}")
+    if not given.command and given.pid is None and not command.arguments.startswith("["):
+        parser.error(f"missing: {command.arguments}")
     return given
 
 

@@ -12,18 +12,17 @@ from spanalloc_cli.terminal import Output
 
 
 def do(places, given):
-    command = given.command
-    if not command:
+    if given.command:
+        return _of_run(places, given.command, given.config, given.json)
+    if given.pid is None:
         found = examine.this_machine(Files(), dict(os.environ))
         _print(found, given.json, sys.stdout, kind="machine", process=None, command=None, exit_code=None)
         return 0
-    if len(command) > 1 or not command[0].isdecimal():
-        return _of_run(places, command, given.config, given.json)
     try:
-        found = examine.a_process(Files(), int(command[0]))
+        found = examine.a_process(Files(), given.pid)
     except examine.NoSubject as error:
         fail(error)
-    _print(found, given.json, sys.stdout, kind="process", process=int(command[0]), command=None, exit_code=None)
+    _print(found, given.json, sys.stdout, kind="process", process=given.pid, command=None, exit_code=None)
     return 0
 
 

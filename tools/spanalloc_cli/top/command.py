@@ -16,8 +16,8 @@ def do(places, given):
         print("spanalloc: standard output is no terminal: one table, as with --once", file=sys.stderr)
         shows_live = False
     try:
-        if len(given.command) == 1 and given.command[0].isdecimal():
-            return _of_process(int(given.command[0]), output, given.interval, shows_live, given.json)
+        if given.pid is not None:
+            return _of_process(given.pid, output, given.interval, shows_live, given.json)
         return _of_run(places, given, output if shows_live else None)
     except (CannotRead, Ended) as error:
         return fail(error)
