@@ -1,6 +1,7 @@
 """`spanalloc doctor` as a command, on this machine; how it prints, watches, and reads files."""
 
 import json
+import mmap
 import os
 import re
 import shutil
@@ -246,7 +247,7 @@ class HeapsTest(unittest.TestCase):
     def test_a_small_part(self):
         found = self.judge(100 * self.MIB, ("query", 50 * self.MIB, 40 * self.MIB), ("", self.MIB, 10), kept=self.MIB)
         self.assertEqual((found.topic, found.severity), ("heaps", FINE))
-        for text in ("2 heaps of the program's own have taken 51.0 MiB", "in use are 40.0 MiB", "left 1.0 MiB",
+        for text in ("2 heaps of the program's own have taken 51.0 MiB of addresses;", "in use are 40.0 MiB", "left 1.0 MiB",
                      "query 50.0 MiB, one without a name (0xabc0) 1.0 MiB."):
             self.assertIn(text, found.seen)
 
@@ -256,9 +257,23 @@ class HeapsTest(unittest.TestCase):
     def test_most(self):
         found = self.judge(70 * self.MIB, *((f"heap {n}", 10 * self.MIB, 9 * self.MIB) for n in range(5)))
         self.assertEqual(found.severity, KNOW)
-        self.assertIn("The largest: heap 0 10.0 MiB, heap 1 10.0 MiB, heap 2 10.0 MiB.", found.seen)
+        self.assertIn("The largest, by addresses: heap 0 10.0 MiB, heap 1 10.0 MiB, heap 2 10.0 MiB.", found.seen)
         self.assertIn("most of the 70.0 MiB", found.why)
         self.assertIn("limit", found.do)
+
+    def test_many_of_little_use(self):
+        """What they have taken is addresses: each touches a few pages, which together are most of the memory."""
+        holdings = [(f"heap {n}", 64 << 10, 600) for n in range(20_000)]
+        found = self.judge(400 * self.MIB, *holdings)
+        self.assertEqual(found.severity, KNOW)
+        pages = 20_000 * (3 * mmap.PAGESIZE + 600)
+        self.assertIn(f"20,000 heaps touch two or three pages each, about {amount(pages)} in all.", found.why)
+        self.assertIn("share a heap", found.do)
+        # No more than the process has.
+        self.assertIn("about 160.0 MiB in all", self.judge(160 * self.MIB, *holdings).why)
+        # Of a process that has much else they are the lesser part.
+        self.assertEqual(self.judge(1000 * self.MIB, *holdings).severity, FINE)
+        self.assertEqual(self.judge(10 * self.MIB, *holdings[:500]).severity, FINE)
 
 
 class DoctorTest(unittest.TestCase):
@@ -445,7 +460,7 @@ class DoctorTest(unittest.TestCase):
             heaps_, = found["heaps"]
             self.assertEqual(heaps_["severity"], severity, heaps_)
             self.assertIn("1,001 heaps of the program's own have taken", heaps_["seen"])
-            self.assertEqual("The largest: queries 28" in heaps_["seen"], severity == KNOW, heaps_)
+            self.assertEqual("The largest, by addresses: queries 28" in heaps_["seen"], severity == KNOW, heaps_)
         found, _ = self.findings(str(self.running(COMMAND, "run", "--", "sh", "-c", "echo here; read x").pid))
         self.assertNotIn("heaps", found)
 
@@ -453,6 +468,17 @@ class DoctorTest(unittest.TestCase):
         run = self.doctor("999999999")
         self.assertEqual((run.returncode, run.stdout), (125, ""))
         self.assertEqual(run.stderr, "spanalloc: there is no process 999999999, or /proc does not show it\n")
+
+    def test_a_program_whose_name_is_a_number(self):
+        for words in (("--", "999999999"), ("--json", "--", "999999999"), ("--", "999999999", "--json")):
+            run = self.doctor(*words)
+            self.assertEqual((run.returncode, run.stdout), (127, ""), words)
+            self.assertEqual(run.stderr, "spanalloc: 999999999: command not found\n")
+        with tempfile.TemporaryDirectory(prefix="spanalloc-doctor-") as folder:
+            os.symlink(shutil.which("sh"), os.path.join(folder, "1"))
+            path = f"{folder}:{os.environ['PATH']}"
+            _, subject = self.findings("--", "1", "-c", "exit 5", code=5, env=dict(os.environ, PATH=path))
+        self.assertEqual((subject["kind"], subject["command"]), ("program", ["1", "-c", "exit 5"]))
 
     def test_options_may_stand_behind_a_process_but_not_behind_a_program(self):
         process = self.running(*self.LOOP)
@@ -469,17 +495,6 @@ class DoctorTest(unittest.TestCase):
         self.assertEqual((run.returncode, run.stdout), (127, ""))
         run = self.doctor("echo", "--json")
         self.assertEqual((run.returncode, run.stdout), (0, "--json\n"))
-    def test_a_program_whose_name_is_a_number(self):
-        for words in (("--", "999999999"), ("--json", "--", "999999999"), ("--", "999999999", "--json")):
-            run = self.doctor(*words)
-            self.assertEqual((run.returncode, run.stdout), (127, ""), words)
-            self.assertEqual(run.stderr, "spanalloc: 999999999: command not found\n")
-        with tempfile.TemporaryDirectory(prefix="spanalloc-doctor-") as folder:
-            os.symlink(shutil.which("sh"), os.path.join(folder, "1"))
-            path = f"{folder}:{os.environ['PATH']}"
-            _, subject = self.findings("--", "1", "-c", "exit 5", code=5, env=dict(os.environ, PATH=path))
-        self.assertEqual((subject["kind"], subject["command"]), ("program", ["1", "-c", "exit 5"]))
-
 
     # A program is looked at while it runs: these run until they have been, which their own files tell.
     SEEN = """

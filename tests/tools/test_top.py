@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import json
+import mmap
 import os
 import pathlib
 import pty
@@ -370,7 +371,6 @@ class RunTest(Looking):
         self.assertEqual((run.returncode, run.stderr.splitlines()[-1]),
                          (127, "spanalloc: /nonexistent/program: command not found"))
 
-    def test_it_shows_the_program_at_its_fullest(self):
     def test_a_program_whose_name_is_a_number(self):
         for words in (("--", "999999999"), ("--once", "--", "999999999"), ("--", "999999999", "1", "2")):
             run = top(*words)
@@ -381,6 +381,7 @@ class RunTest(Looking):
         run = top("--", "sh", "-c", 'echo "$*"', "sh", "--", "--once", "--")
         self.assertEqual((run.returncode, run.stdout), (0, "-- --once --\n"))
 
+    def test_it_shows_the_program_at_its_fullest(self):
         """It waits for its input, which ends when it was looked at."""
         command = [COMMAND, "top", "--json", "--interval", "0.1", "--", KNOWN_HEAP, "1024,4000,0"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -769,6 +770,30 @@ class ForgedTest(unittest.TestCase):
                 self.assertEqual(heap.count_purged(mask, size_class, carved), wanted, (mask, carved))
 
 
+class ManyHeaps(Words):
+    """A made-up process with a heap in each slice, with 33 shards of one block of 1,000 bytes: the addresses of all are
+    that of the first."""
+
+    def __init__(self, words):
+        super().__init__()
+        self.pieces = words.pieces
+        self.most_at_once = 0
+
+    def read_each(self, ranges):
+        self.most_at_once = max(self.most_at_once, len(ranges))
+        return [self.of_heap(*each) for each in ranges]
+
+    def of_heap(self, address, size):
+        start, offset = address // SLICE * SLICE, address % SLICE
+        if offset == 0:
+            return (start + 7).to_bytes(8, "little")
+        if offset == 16:
+            return b"\xff" * 8
+        if offset == 128:
+            return (start + 512).to_bytes(8, "little") * 32
+        return (1 if offset == 512 + 64 else 1000 if offset == 512 + 72 else 0).to_bytes(size, "little")
+
+
 class ForgedHeapsTest(unittest.TestCase):
     """The same of first-class heaps."""
 
@@ -841,6 +866,52 @@ class ForgedHeapsTest(unittest.TestCase):
             words = Words()
             words.put(0x100, record(later))
             self.assertEqual(inspection.read_at(words, 0x100).program_heaps, later or 0)
+
+    def test_what_many_touch(self):
+        """What they have taken is addresses, of which each touches a few pages."""
+        pages = 3 * mmap.PAGESIZE
+        found = heaps.Heaps()
+        self.assertEqual(found.touched_bytes, 0)
+        for _ in range(1000):
+            own = heaps.OwnHeap(SLICE)
+            own.used_bytes = 600
+            found.heaps.append(own)
+        self.assertEqual(found.touched_bytes, min(1000 * SLICE, 1000 * (pages + 600)))
+        looked = look.Look(None)
+        looked.totals, looked.heaps = heap.Totals(), found
+        found.kept_bytes = 5
+        self.assertEqual(looked.in_use_bytes, found.touched_bytes + 5)
+        for own in found.heaps:
+            own.used_bytes = SLICE - 600
+        self.assertEqual(found.touched_bytes, 1000 * SLICE)
+
+    def test_a_record_at_its_bounds(self):
+        for name, most in (("shard_count", 64), ("name_bytes", 256), ("run_stride", 256)):
+            layout = {"heap_first_shard": 2048, name: most}
+            self.assertIsNotNone(self.read(layout=self.layout(**layout)), name)
+            layout[name] += 1
+            self.assertIsNone(self.read(layout=self.layout(**layout)), name)
+
+    def test_more_shards_than_are_looked_at(self):
+        """Of each heap the first shard counts, of the largest the others, too; and no list of all is made."""
+        count = 5000
+        words = ManyHeaps(self.words(end=count + 1))
+        words.put(self.RECORDS, b"".join(self.a_run(n, 1, n)[1] for n in range(count + 1)))
+        found = heaps.read(words, 0x100)
+        self.assertEqual((len(found.heaps), found.torn, found.is_cut), (count, 0, True))
+        self.assertEqual((found.heaps[0].used_blocks, found.heaps[-1].used_blocks), (33, 1))
+        self.assertEqual(found.used_blocks, 1 << 17)
+        # 1,024 heaps, each with 33 shards of two counts.
+        self.assertLessEqual(words.most_at_once, 1024 * 33 * 2)
+
+    def test_more_heaps_than_are_known(self):
+        """Slices of further ones are in use all the same."""
+        runs = [self.a_run(n, 1, n) for n in range(1, 11)]
+        for known in (10, 4):
+            with unittest.mock.patch.object(heaps, "_MOST_KNOWN", known):
+                found = self.read(*runs, self.a_run(11, 5, 1), held=20)
+            self.assertEqual((len(found.heaps), found.is_cut), (known, known == 4))
+            self.assertEqual((found.heaps[0].taken_bytes, found.kept_bytes), (6 * SLICE, 4 * SLICE))
 
     def test_absurd_numbers_in_the_record(self):
         for name in heaps.NUMBERS:

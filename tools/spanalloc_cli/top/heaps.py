@@ -6,9 +6,10 @@ where a record has an owner; the record says how long the run is, and in which s
 taken is the sum of its runs, and no list is followed.
 
 The process goes on meanwhile: what cannot be right is left out and counted (`torn`), and no count and no address of the
-process bounds a loop by itself.
+process bounds a loop or an allocation by itself.
 """
 
+import mmap
 import struct
 
 VERSION = 1
@@ -25,14 +26,19 @@ _HALF = struct.Struct("<I")
 
 _CHUNK = 4096  # records that are read together
 _MOST_RECORDS = 1 << 22  # are looked at, 256 GiB of heaps; what is behind them is cut off
+_MOST_KNOWN = 1 << 18  # heaps, in the order of addresses; of further ones nothing is known
 _MOST_HEAPS = 1 << 16  # are looked into; of others only what they have taken is known
-_MOST_STRIDE = 1 << 12
+_MOST_SHARDS = 1 << 17  # are looked at: the first of each heap, and others of the largest heaps
+_BATCH = 1024  # heaps that are looked into together
+# What the record may say; ours says 32, 64 and 32.
+_MOST_STRIDE, _MOST_NAME_BYTES, _MOST_SHARDS_OF_HEAP = 256, 256, 64
+_TOUCHED_BY_EACH = 3 * mmap.PAGESIZE  # at most, beside its blocks: a new heap touches two or three pages
 _NO_LIMIT = (1 << 64) - 1
 
 
 class OwnHeap:
-    """`taken_bytes` of runs, for `used_blocks` of `used_bytes` and what stands beside them; `limit_bytes`: 0 for none;
-    `address`: the program's sp_heap*, 0 where that is not known."""
+    """`taken_bytes`: addresses of its runs, for `used_blocks` of `used_bytes` and what stands beside them;
+    `limit_bytes`: 0 for none; `address`: the program's sp_heap*, 0 where that is not known."""
 
     __slots__ = ("address", "name", "limit_bytes", "taken_bytes", "used_bytes", "used_blocks")
 
@@ -66,6 +72,12 @@ class Heaps:
     def used_blocks(self):
         return self._sum("used_blocks")
 
+    @property
+    def touched_bytes(self):
+        """An estimate of the heaps' memory, which is less than the addresses that they have taken. Pages on which all
+        blocks have been freed are not in it."""
+        return min(self.taken_bytes, self.used_bytes + _TOUCHED_BY_EACH * len(self.heaps))
+
 
 class _Layout:
     def __init__(self, data):
@@ -79,7 +91,7 @@ class _Layout:
         good = 12 <= self.slice_bits <= 30 and 0 < self.run_stride <= _MOST_STRIDE
         good = good and self.run_owner + 8 <= self.run_stride
         good = good and max(self.run_first, self.run_count, self.run_heap) + 4 <= self.run_stride
-        good = good and 0 < self.name_bytes <= 1024 and self.shard_count <= 1024
+        good = good and 0 < self.name_bytes <= _MOST_NAME_BYTES and self.shard_count <= _MOST_SHARDS_OF_HEAP
         good = good and max(self.heap_handle, self.heap_limit) + 8 <= slice_bytes
         good = good and self.heap_name + self.name_bytes <= slice_bytes
         good = good and self.heap_shards + 8 * self.shard_count <= slice_bytes
@@ -116,6 +128,7 @@ class _Reader:
         self.found.is_cut = self._end < end
         self._taken = {}  # {the slice of a heap: slices that it has}
         self._homes = set()
+        self._slices = 0  # of all runs
         self._read_runs()
         self._read_heaps()
         self._count_kept()
@@ -150,6 +163,10 @@ class _Reader:
         if first != number or count == 0 or count > self._end - number or not 0 < heap < self._end:
             self.found.torn += 1
             return 1
+        self._slices += count
+        if heap not in self._taken and len(self._taken) == _MOST_KNOWN:
+            self.found.is_cut = True
+            return count
         self._taken[heap] = self._taken.get(heap, 0) + count
         if heap == number:
             self._homes.add(number)
@@ -164,9 +181,15 @@ class _Reader:
         heaps = {home: OwnHeap(self._taken[home] << self._i.slice_bits) for home in ordered}
         self.found.is_cut = self.found.is_cut or len(ordered) > _MOST_HEAPS
         looked_into = ordered[:_MOST_HEAPS]
+        self._others_left = _MOST_SHARDS - len(looked_into)
+        for first in range(0, len(looked_into), _BATCH):
+            self._read_batch(looked_into[first:first + _BATCH], heaps)
+        self.found.heaps = list(heaps.values())
+
+    def _read_batch(self, homes, heaps):
         shards = []  # (its heap, its address)
-        heads = self._memory.read_each([piece for home in looked_into for piece in self._pieces_of(home)])
-        for n, home in enumerate(looked_into):
+        heads = self._memory.read_each([piece for home in homes for piece in self._pieces_of(home)])
+        for n, home in enumerate(homes):
             handle, limit, name, others = heads[4 * n:4 * n + 4]
             if None in (handle, limit, name, others):
                 self.found.torn += 1
@@ -175,9 +198,12 @@ class _Reader:
                 del heaps[home]  # it is being destroyed
                 continue
             shards.append((heaps[home], self._address(home) + self._i.heap_first_shard))
-            shards += ((heaps[home], shard) for shard, in struct.iter_unpack("<Q", others) if self._may_be_shard(shard))
+            addresses = [shard for shard, in struct.iter_unpack("<Q", others) if self._may_be_shard(shard)]
+            self.found.is_cut = self.found.is_cut or len(addresses) > self._others_left
+            addresses = addresses[:self._others_left]
+            self._others_left -= len(addresses)
+            shards += ((heaps[home], shard) for shard in addresses)
         self._read_shards(shards)
-        self.found.heaps = list(heaps.values())
 
     def _address(self, number):
         return self._base + (number << self._i.slice_bits)
@@ -227,7 +253,7 @@ class _Reader:
     def _count_kept(self):
         held, decommitted, lost = (self._memory.number(place) or 0
                                    for place in (self._i.held, self._i.decommitted, self._i.lost))
-        kept = held - decommitted - lost - 1 - sum(self._taken.values())
+        kept = held - decommitted - lost - 1 - self._slices
         self.found.kept_bytes = max(0, min(kept, _MOST_RECORDS)) << self._i.slice_bits
 
 

@@ -27,14 +27,14 @@ class Look:
 
     @property
     def in_use_bytes(self):
-        """What may be in memory of the heap and of first-class heaps, with what is free in them; None where the heap
-        does not tell."""
+        """What may be in memory of the heap, with what is free in it, and about what first-class heaps touch; None where
+        the heap does not tell."""
         if not self.totals:
             return None
         totals, own = self.totals, self.heaps
         return (self.live_bytes + totals.unsure_bytes + totals.free_bytes - totals.purged_part_bytes
                 + totals.kept_span_bytes + totals.pool_bytes + totals.dirty_bytes
-                + (own.taken_bytes + own.kept_bytes if own else 0))
+                + (own.touched_bytes + own.kept_bytes if own else 0))
 
     @property
     def live_bytes(self):

@@ -108,7 +108,7 @@ class Screen:
             if totals.unsure_bytes:
                 cells.insert(1, ("unsure", amount(totals.unsure_bytes)))
         if look.heaps and look.heaps.heaps:
-            cells.append(("own heaps", amount(look.heaps.taken_bytes)))
+            cells.append(("own heaps", amount(look.heaps.touched_bytes)))
             if totals:
                 cells.append(("in all", amount(look.in_use_bytes)))
         cells += [("RSS", amount(facts.rss_bytes)), ("of files", amount(facts.rss_file_bytes)),
