@@ -16,8 +16,8 @@
 //       address, even when the kernel hands an address out again at once.
 //   (2) 2 * (entries_ + tombstones_ + promised_) <= capacity: a thread that was promised a slot
 //   inserts without
-//       failing. A resize takes its entry out, keeps the slot promised, remaps, and puts the entry
-//       back under the new address.
+//       failing. A resize is promised a slot, takes its entry out, remaps, and puts the entry back
+//       under the new address.
 //   (3) At every instant the table is whole: an entry comes with the write of its address and goes
 //   when its
 //       address becomes a grave; a new table comes with the write of table_. Each is one store.
@@ -124,10 +124,14 @@ class LargeObjects {
     if (size > SIZE_MAX / 2) return nullptr;
     const std::size_t page = os::page_size();
     Entry entry;
+    // One more: a grave may keep the slot that it leaves.
+    if (!promise_slot()) return nullptr;
     {
       Guard guard(*this);
-      if (!take(address_of(p), entry)) return nullptr;
-      ++promised_;
+      if (!take(address_of(p), entry)) {
+        take_promise_back();
+        return nullptr;
+      }
     }
     const std::size_t bytes = align_up(size + entry.offset(), page);
     void* moved = bytes == entry.bytes() ? entry.mapping()

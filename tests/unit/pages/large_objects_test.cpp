@@ -93,6 +93,36 @@ TEST(LargeObjects, KnowsExactlyItsOwnAddresses) {
   EXPECT_FALSE(objects.free(p)) << "double free";
 }
 
+// Each move leaves a grave, and takes a slot elsewhere: were graves not counted, the table would
+// have no empty slot in the end, and a search for an address that is not there none to stop at.
+TEST(LargeObjects, MovesDoNotFillTheTableWithGraves) {
+  // To a new place each time: nobody gets the old one until the end.
+  struct Calls : LargeObjectCalls {
+    static std::vector<std::pair<void*, std::size_t>>& left() {
+      static std::vector<std::pair<void*, std::size_t>> all;
+      return all;
+    }
+    static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
+      void* fresh = os::map(new_bytes, 1);
+      if (fresh != nullptr) left().emplace_back(p, old_bytes);
+      return fresh;
+    }
+  };
+  const std::size_t page = os::page_size();
+  LargeObjects<Calls> objects;
+  std::vector<void*> all(page / 36);
+  for (void*& p : all) ASSERT_NE(p = objects.allocate(page, 1), nullptr);
+  for (unsigned round = 0; round < 100; ++round) {
+    const std::size_t size = page * (1 + round % 2);
+    for (void*& p : all) ASSERT_NE(p = objects.resize(p, size + page), nullptr);
+    for (void*& p : all) ASSERT_EQ(objects.usable_size(p), size + page);
+    ASSERT_EQ(objects.usable_size(static_cast<char*>(all[0]) + 1), 0u);
+  }
+  for (void* p : all) EXPECT_TRUE(objects.free(p));
+  for (const auto& [p, bytes] : Calls::left()) os::release(p, bytes);
+  EXPECT_EQ(objects.statistics().objects, 0u);
+}
+
 TEST(LargeObjects, RefusesImpossibleSizes) {
   LargeObjects<> objects;
   EXPECT_EQ(objects.allocate(SIZE_MAX, 16), nullptr);
