@@ -225,14 +225,20 @@ class CoalescingArena {
     return true;
   }
 
+  struct Ignore {
+    void operator()(void*) const {}
+  };
   /// Makes the pages of the taken range at `first` (`count` slices) a mapping of their own of
   /// `bytes` (more than the range has) at an address that the kernel chooses; the bytes behind the
   /// old ones are zero. Refuses while memory is locked: the fresh pages would be resident. At limit
   /// a fresh range would be decommitted as soon as the caller gives it back: none is made.
-  SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes) {
+  /// Calls moved(to) when the pages are at `to`, before anybody can take the range that was theirs.
+  template <class Moved = Ignore>
+  SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes,
+                                   Moved moved = {}) {
     SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kSliceBits);
     if (slices_.range.is_locked()) return {};
-    return moved_.move_out({first, count}, bytes, !is_at_limit());
+    return moved_.move_out({first, count}, bytes, !is_at_limit(), moved);
   }
 
   /// How much of a taken range of many slices holds anything: see ContentSample.

@@ -230,25 +230,25 @@ class Heap {
     const std::uint32_t first = index_of(span.number);
     std::size_t bytes =
         align_up(pages_.outside.with_room(least, pages_.arena.is_short()), os::page_size());
-    auto moved = pages_.arena.move_out(first, old.count, bytes);
+    // The span's life ends before the arena has its range, which anybody may take from there on.
+    const auto end_life = [&](void* to) {
+      pages_.outside.fill(to, bytes, offset, index_of(number_));
+      poison(pages_.address(span.number), old.count << Config::kSliceBits);
+      span->word.set(SpanWord::make(kNobody, SpanState::kFree, 0));
+      pages_.forget_pages_gone(span);
+      pages_.memory_return.note_idle_given(span);
+    };
+    auto moved = pages_.arena.move_out(first, old.count, bytes, end_life);
     if (moved.to == nullptr && bytes != least) {
       bytes = least;
-      moved = pages_.arena.move_out(first, old.count, bytes);
+      moved = pages_.arena.move_out(first, old.count, bytes, end_life);
     }
     if (moved.to == nullptr) {
       pages_.outside.give_promise_back();
       return nullptr;
     }
-    pages_.outside.fill(moved.to, bytes, offset, index_of(number_));
-    poison(pages_.address(span.number), old.count << Config::kSliceBits);
-    span->word.set(SpanWord::make(kNobody, SpanState::kFree, 0));
-    if (moved.left_a_range) {
-      pages_.give(span, true);
-    } else {
-      pages_.forget_pages_gone(span);
-      pages_.memory_return.note_idle_given(span);
-      pages_.memory_return.dirty_bound.given(old.count, true);  // the arena has no range there
-    }
+    if (moved.left_a_range) pages_.arena.give(first, true);
+    pages_.memory_return.dirty_bound.given(old.count, true);
     return static_cast<char*>(moved.to) + offset;
   }
 

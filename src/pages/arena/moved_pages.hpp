@@ -40,12 +40,16 @@ class MovedPages {
       : slices_(slices), decommitted_(decommitted) {}
 
   /// See CoalescingArena::move_out(). `keeps_place`: a fresh range is wanted in the old place.
-  SPANALLOC_COLD MovedOut move_out(Block block, std::size_t bytes, bool keeps_place) {
+  template <class Moved>
+  SPANALLOC_COLD MovedOut move_out(Block block, std::size_t bytes, bool keeps_place, Moved moved) {
     void* const to = move_pages(block, bytes);
     if (to == nullptr) return {};
     slices_.forget_advice(block);
     os::Placed placed = kRefused;
     if (slices_.range.reserved() || keeps_place) placed = slices_.range.map_anew(block);
+    // Behind that: until then the kernel may give the place to another thread. And while the block
+    // is lost: nobody else can take it.
+    moved(to);
     if (placed == kYes) slices_.unmark_lost(block);
     if (placed == kRefused) note_unmapped(block);
     return {to, placed == kYes};

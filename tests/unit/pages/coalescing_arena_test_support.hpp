@@ -245,7 +245,13 @@ class ArenaTenant {
   /// `may_be_lost`: the range.
   bool move_out(std::uint32_t first, bool may_be_lost = false) {
     const Range range = live_.at(first);
-    const auto moved = arena_.move_out(first, range.count, 2 * range.count * kSlice);
+    unsigned told = 0;
+    const auto moved =
+        arena_.move_out(first, range.count, 2 * range.count * kSlice, [&](const void*) {
+          ++told;
+          EXPECT_GE(arena_.statistics().lost_bytes, range.count * kSlice) << "anybody may take it";
+        });
+    EXPECT_EQ(told, moved.to == nullptr ? 0u : 1u);
     if (moved.to == nullptr) {
       expect_marks(first);
       return false;
