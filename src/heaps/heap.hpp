@@ -124,6 +124,7 @@ class Heap {
     Shard& shard = shard_of(run);
     // A block of the other kind is another one.
     if (is_large == (n > HeapsConfig::kMostShared)) {
+      const Inside inside;  // a handler's fork must not recover the arena in the middle of this
       shard.lock_quickly();
       const bool done = is_large ? shard.resize_large(p, run, n)
                                  : shard.resize(Block::of(p), run, block_bytes(n));
@@ -139,6 +140,7 @@ class Heap {
       // A block can always be made smaller: at worst it stays as it is.
       if (n <= usable) return p;
       // What the heap has given up for that may make room where the block stands.
+      const Inside inside;
       shard.lock_quickly();
       const bool done = is_large && shard.resize_large(p, run, n);
       shard.unlock();

@@ -192,22 +192,14 @@ class Runs : thread::ForkWatch {
   }
   /// After one or more of these.
   SPANALLOC_COLD void keep_bound() {
-    if (os::in_kernel_call() || !purge_lock_.try_lock()) return;
-    if (const std::size_t excess = bound_.excess(); excess != 0) {
-      // And more, so that the next heaps' ends need not: at the bound, where a heap takes a slice
-      // that was purged and leaves it dirty, each end would purge one.
-      const std::size_t wanted = excess + HeapsConfig::kPurgedBeyond;
-      const std::size_t purged = arena_.purge_largest(wanted);
-      bound_.purged_for_bound(purged);
-      if (purged < wanted) bound_.dirty_is(0);  // there is no more
+    if (os::in_kernel_call()) return;
+    // A fork by a signal handler leaves what a purge holds to this call.
+    enter();
+    if (purge_lock_.try_lock()) {
+      purge_beyond_bound();
+      purge_lock_.unlock();
     }
-    if (const std::uint64_t now = os::now_ms(); now - epoch_began_ >= HeapsConfig::kEpochMs) {
-      epoch_began_ = now;
-      bound_.purged(arena_.purge(true));
-      bound_.pass_epoch(arena_.age());
-      arena_.look_at_limit();
-    }
-    purge_lock_.unlock();
+    leave();
   }
 
   /// Makes the caller's run shorter or longer where it stands. False: what is behind it is not
@@ -233,10 +225,13 @@ class Runs : thread::ForkWatch {
   /// Gives all free memory back to the kernel. True: there was any.
   SPANALLOC_COLD bool trim() {
     if (started_.load_acquire() == 0 || os::in_kernel_call()) return false;
-    LockGuard guard(purge_lock_);
+    enter();  // as in keep_bound()
+    (void)purge_lock_.lock();
     const bool any = arena_.purge(false) != 0;
     bound_.dirty_is(0);
     arena_.look_at_limit();
+    purge_lock_.unlock();
+    leave();
     return any;
   }
 
@@ -302,6 +297,24 @@ class Runs : thread::ForkWatch {
     return reach;
   }
 
+  // Under purge_lock_.
+  SPANALLOC_COLD void purge_beyond_bound() {
+    if (const std::size_t excess = bound_.excess(); excess != 0) {
+      // And more, so that the next heaps' ends need not: at the bound, where a heap takes a slice
+      // that was purged and leaves it dirty, each end would purge one.
+      const std::size_t wanted = excess + HeapsConfig::kPurgedBeyond;
+      const std::size_t purged = arena_.purge_largest(wanted);
+      bound_.purged_for_bound(purged);
+      if (purged < wanted) bound_.dirty_is(0);  // there is no more
+    }
+    if (const std::uint64_t now = os::now_ms(); now - epoch_began_ >= HeapsConfig::kEpochMs) {
+      epoch_began_ = now;
+      bound_.purged(arena_.purge(true));
+      bound_.pass_epoch(arena_.age());
+      arena_.look_at_limit();
+    }
+  }
+
   // --- Fork --------------------------------------------------------------------------------------
 
   SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
@@ -325,14 +338,24 @@ class Runs : thread::ForkWatch {
   // The calling thread is inside nothing. If there are other threads already, they were started by
   // the child.
   SPANALLOC_COLD void recover() {
-    recovery_is_due_ = false;
+    // If a signal handler forks meanwhile, its child's recovery is left to this one, which goes on
+    // in that child: there was no second thread that could vanish.
+    while (recovery_is_due_) {
+      recovery_is_due_ = false;
+      ++calls_inside;
+      put_right();
+      inside_.fetch_sub_relaxed(1);
+      --calls_inside;
+    }
+  }
+  SPANALLOC_COLD void put_right() {
     // They guard nothing that can be half changed and matters: a start is made again, memory
     // purged.
     for (WakingLock* lock : {&start_lock_, &purge_lock_}) {
       if (lock->owner_died()) lock->reset();
     }
     const bool were_inside = inside_.load_relaxed() != 0 || arena_.someone_is_inside();
-    inside_.store_relaxed(0);
+    inside_.store_relaxed(1);  // this call
     arena_.recover_lock();
     if (!were_inside) return;
     arena_.recover_in_child();
