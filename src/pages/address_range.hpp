@@ -102,6 +102,10 @@ class AddressRange {
   std::size_t opened() const { return opened_.load_relaxed(); }
   /// Those of them that were skipped: foreign mappings, never ours.
   std::size_t skipped() const { return skipped_.load_relaxed(); }
+  /// Whether any of them lies at `slice` or behind it. By the owner.
+  bool has_skipped_behind(std::size_t slice) const {
+    return skips_ != 0 && skip_[skips_ - 1].end > slice;
+  }
   std::size_t opened_bytes() const { return (opened() - skipped()) * kSlice; }
   std::size_t reserved_bytes() const { return reserved() ? capacity_ * kSlice : opened_bytes(); }
 
@@ -172,10 +176,7 @@ class AddressRange {
   /// False: the capacity ends there.
   bool skip_to(std::size_t end) {
     if (end >= capacity_) return false;
-    if (end > opened()) {
-      leave_out(end - opened());
-      guarded_ = reserved();
-    }
+    if (end > opened()) leave_out(end - opened());
     return true;
   }
 
@@ -347,14 +348,16 @@ class AddressRange {
         steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
     if (slices == 0) return kRefused;  // nothing is behind it
     leave_out(slices);
-    guarded_ = false;
     return kTaken;
   }
   void leave_out(std::size_t slices) {
-    skipped_.store_relaxed(skipped_.load_relaxed() + slices);
     note_skip(opened(), opened() + slices);
-    // Release: a fork's child that finds the range behind them finds them skipped.
+    guarded_ = reserved();
+    // Release: a fork's child that finds the range behind them finds them noted, and no guards.
     opened_.store_release(opened_.load_relaxed() + slices);
+    // Last: a child that finds the range in front of them skips them once more, and must not count
+    // them twice. (One that finds it in between counts too few, for statistics only.)
+    skipped_.store_relaxed(skipped_.load_relaxed() + slices);
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
   }
 
@@ -464,13 +467,19 @@ class AddressRange {
   // Slices that are not ours. If there are more than kMostSkips pieces, the last one takes in all
   // that lies between: then destroy() leaves too much mapped, but never unmaps a foreign mapping.
   void note_skip(std::size_t first, std::size_t end) {
-    if (skips_ == 0 || (skip_[skips_ - 1].end != first && skips_ != PagesConfig::kMostSkips))
-      skip_[skips_++].first = first;
-    skip_[skips_ - 1].end = end;
+    Interval* const last = skips_ == 0 ? nullptr : &skip_[skips_ - 1];
+    // (Where a fork's child skips them once more the note is there already, perhaps joined to the
+    // one before.)
+    if (last != nullptr && (last->end >= first || skips_ == PagesConfig::kMostSkips)) {
+      last->end = end;
+      return;
+    }
+    skip_[skips_] = {first, end};
+    store_in_order(skips_, skips_ + 1);
   }
 
   bool is_skipped(std::size_t slice) const {
-    for (unsigned i = 0; i < skips_; ++i) {
+    for (std::size_t i = 0; i < skips_; ++i) {
       if (skip_[i].first <= slice && slice < skip_[i].end) return true;
     }
     return false;
@@ -489,7 +498,7 @@ class AddressRange {
       first = slice + 1;
     }
     std::size_t begin = 1;
-    for (unsigned i = 0; i <= skips_; ++i) {
+    for (std::size_t i = 0; i <= skips_; ++i) {
       const std::size_t end = i < skips_ ? skip_[i].first : opened();
       if (begin < end || guarded_) {
         Calls::release(guard_before(begin), os::page_size());
@@ -521,7 +530,7 @@ class AddressRange {
   bool limited_ = false;
   Atomic<std::size_t> skipped_{0};
   bool guarded_ = false;  // reserved, or guard pages stand before and at opened()
-  unsigned skips_ = 0;
+  std::size_t skips_ = 0;
   Interval skip_[PagesConfig::kMostSkips];  // slices that are not ours, ascending
 };
 

@@ -109,13 +109,15 @@ class GuardedTable {
   using enum os::Placed;
 
  public:
-  /// Room for `capacity` bytes, at `place` if that is free. False: refused.
-  SPANALLOC_COLD bool start(TablePlace place, std::size_t capacity) {
+  /// Room for `capacity` bytes, at `place` if that is free. What the first `first` bytes need is
+  /// mapped at once, so that no foreign mapping comes between. False: refused.
+  SPANALLOC_COLD bool start(TablePlace place, std::size_t capacity, std::size_t first = 1) {
     SPANALLOC_ASSERT(!started());
     const std::size_t page = os::page_size();
     capacity = align_up(capacity, page);
     if (place.address != 0) {
-      for (const std::size_t bytes : {min_of(place.mapped, capacity), std::size_t{0}}) {
+      const std::size_t least = min_of(align_up(first, page), capacity);
+      for (const std::size_t bytes : {min_of(max_of(place.mapped, least), capacity), least}) {
         void* guard = pointer_to(place.address - page);
         if (Calls::reserve_at(guard, bytes + 2 * page) != kYes) continue;
         begin(place.address, bytes + page, capacity);

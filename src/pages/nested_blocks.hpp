@@ -33,6 +33,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"

@@ -35,7 +35,8 @@ class ManagerTables {
       for (unsigned t = 0; t < Tables::kCount; ++t) {
         const std::size_t bytes = Tables::bytes(t, units, units);
         if (bytes == 0) continue;  // so small a range needs fewer levels
-        if (!tables_[t].started() && !tables_[t].start(region_.place_for(bytes), bytes))
+        const std::size_t first = Tables::bytes(t, units, 1 + in_hand(t));
+        if (!tables_[t].started() && !tables_[t].start(region_.place_for(bytes), bytes, first))
           return false;
         places[t] = tables_[t].base();
       }
@@ -71,7 +72,8 @@ class ManagerTables {
     }
     if (end <= first) return book_gap(next);
     const coalescing::Block fresh{first, end - first};
-    if (slices_.range.skipped() == booked_skipped_) {
+    // (A range skips or opens, and is booked before it does so again.)
+    if (!slices_.range.has_skipped_behind(first)) {
       slices_.forget_lost_mark(first);  // a vanished thread may have been about to lose it
       if (!slices_.manager.extend(fresh.size, true)) return false;
       slices_.refused.memory_came_back();
@@ -80,9 +82,7 @@ class ManagerTables {
     // Marked first: a fork's child that finds this half done may lose more, but never uses a
     // foreign mapping.
     slices_.mark_lost(fresh);
-    if (!slices_.manager.extend_used(fresh.size)) return false;
-    booked_skipped_ += fresh.size;
-    return true;
+    return slices_.manager.extend_used(fresh.size);
   }
 
  private:
@@ -90,31 +90,32 @@ class ManagerTables {
   std::size_t limit() const { return slices_.manager.limit(); }
 
   // Makes one lost block of the slices from the limit up to `next`: they have no entries in some
-  // table. Its first slice has entries (reach() keeps one in hand); its last slice must have one in
-  // the mapper.
+  // table. Its first slice has entries (reach() keeps one in hand); its last slice must have all
+  // that it shares with those behind it.
   SPANALLOC_COLD bool book_gap(std::size_t next) {
     const std::size_t first = limit();
     if (next <= first || !slices_.has_room_for_gap()) return false;
     std::optional<bool> locked;
-    for (std::size_t row = next;;) {
-      const TableReach reach = table_reach(Tables::kRows, row, row + 1, locked);
-      if (reach.end == row + 1) break;
-      if (reach.next <= row + 1) return false;
-      row = next = reach.next;
+    for (unsigned t = 0; t < Tables::kCount;) {
+      const std::size_t before = Tables::units_before(t, next);
+      const TableReach reach =
+          table_reach(t, before - min_of(before, in_hand(t)), next + 1, locked);
+      if (reach.end == next + 1) {
+        ++t;
+        continue;
+      }
+      if (reach.next <= next) return false;
+      next = reach.next;
+      t = 0;
     }
     const coalescing::Block gap{first, next + 1 - first};
     const std::size_t opened = slices_.range.opened();
-    const bool was_skipped = slices_.range.skipped() != booked_skipped_;
+    const bool was_skipped = slices_.range.has_skipped_behind(first);
     if (!slices_.range.skip_to(gap.end())) return false;
     // Slices opened there are of no use. (If the kernel refuses to decommit them, that costs
     // addresses only.)
     const std::size_t unused = min_of(gap.end(), opened) - first;
-    if (was_skipped) {
-      booked_skipped_ += unused;
-    } else if (unused != 0) {
-      slices_.range.decommit_for_ever({first, unused});
-    }
-    booked_skipped_ += slices_.range.opened() - opened;
+    if (!was_skipped && unused != 0) slices_.range.decommit_for_ever({first, unused});
     return slices_.add_gap(gap);
   }
 
@@ -134,8 +135,9 @@ class ManagerTables {
                                         std::optional<bool>& locked) {
     if (tables_[table].is_open_up_to(bytes(table, end))) return {end, end};
     if (!locked) locked = slices_.range.is_locked();
-    const TableReach reach =
-        tables_[table].open_up_to(bytes(table, from), bytes(table, end), *locked);
+    // (Before the first unit there may be entries, of the highest levels: they are not in use yet.)
+    const std::size_t in_use = from == 0 ? 0 : bytes(table, from);
+    const TableReach reach = tables_[table].open_up_to(in_use, bytes(table, end), *locked);
     if (reach.end == bytes(table, end)) return {end, end};
     std::size_t units = Tables::units_within(table, capacity(), reach.end);
     units = max_of(units - min_of(units, in_hand(table)), from);
@@ -151,7 +153,6 @@ class ManagerTables {
   Slices& slices_;
   TableRegion region_;
   GuardedTable<typename Slices::Calls> tables_[Tables::kCount];
-  std::size_t booked_skipped_ = 0;
 };
 
 }  // namespace spanalloc

@@ -49,6 +49,11 @@ struct MetadataTables {
     const std::size_t seconds = has_second(capacity) ? entries(firsts, Index::kFan) : 0;
     return bytes_above(2, capacity) + (seconds + firsts) * kEntryBytes;
   }
+  /// The most units that do without the row or the entry of level 1 that `unit` has. (Words of a
+  /// row that lie behind a gap are of no use where its sets lie in it.)
+  static constexpr std::size_t units_before(unsigned table, std::size_t unit) {
+    return align_down(unit, table == kRows ? kRowUnits : kUnitsOfFirst);
+  }
   /// The most units for which the first `bytes` of the table are enough.
   static constexpr std::size_t units_within(unsigned table, std::size_t capacity,
                                             std::size_t bytes) {

@@ -21,7 +21,7 @@ struct FakeSlices {
     std::size_t capacity() const { return std::size_t{1} << 20; }
     std::uintptr_t base() const { return capacity() * kSlice; }
     std::size_t opened() const { return end; }
-    std::size_t skipped() const { return 0; }
+    bool has_skipped_behind(std::size_t) const { return false; }
     bool is_locked() { return ++questions, false; }
     bool skip_to(std::size_t to) { return end = max_of(end, to), true; }
     void decommit_for_ever(Block) {}
