@@ -39,10 +39,11 @@ class SoftLimitCallback {
   }
   /// True: a call is due.
   SPANALLOC_COLD bool note_near() {
+    // If a signal handler has forked while this thread held the lock, the child's recovery must not
+    // wait for it.
+    if (lock_.is_mine()) return note_near_locked();
     const LockGuard guard(lock_);
-    if (functions_[place_.load_relaxed()].function == nullptr) return false;
-    due_.store_relaxed(1);
-    return true;
+    return note_near_locked();
   }
   /// With no lock of ours held, and by no thread that is in another call of the heap's. False: one
   /// is still due, because another call is under way.
@@ -76,6 +77,12 @@ class SoftLimitCallback {
     Function function = nullptr;
     void* context = nullptr;
   };
+
+  bool note_near_locked() {
+    if (functions_[place_.load_relaxed()].function == nullptr) return false;
+    due_.store_relaxed(1);
+    return true;
+  }
 
   SpinLock lock_;
   const void* caller_ = nullptr;  // under the lock: the thread that is in the function
