@@ -105,6 +105,8 @@ class BumpArena {
 
   ArenaStatistics statistics() {
     LockGuard guard(lock_);
+    // Whoever comes first after a fork is told of it, and nobody else.
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kSlice};
   }
 

@@ -127,8 +127,11 @@ class HeapWalker {
 
   bool is_empty(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
-    // The word counts what others have freed; of an owned span it counts no other frees.
-    std::uint32_t free = info.blocks - word.outstanding() + span->count_unlisted(info);
+    std::uint32_t free = span->count_unlisted(info);
+    // Of an owned span the word counts what others have freed, and no other frees. Of an uncounted
+    // one some of these may be purged, or on its own lists.
+    free += span->is_uncounted() ? pages_.list_length(span, pages_.first_of(span, word.head()))
+                                 : info.blocks - word.outstanding();
     for (Block* list : {span->free_list().first(), span->rest().first()}) {
       free += length_of(list, info.virtual_span, info.blocks).blocks;
     }

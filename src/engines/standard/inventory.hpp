@@ -209,11 +209,12 @@ class Inventory {
     heap_.protocol().with_shared(span, true, [&](auto&, SpanWord now) {
       if (!heap_.has(span) || &Classes::info(span->class_id()) != &info) return;
       found = true;
-      const std::uint32_t remote = info.blocks - now.outstanding();
-      // The word of an uncounted span has its lists, and what was never on one, among the blocks
-      // that are out; that of another one has counted them.
-      row.free = span->is_uncounted() ? remote + unlisted + on_lists(span, info)
-                                      : remote + span->uncollected();
+      // The word of an uncounted span counts what others have freed, of which some may be purged or
+      // on its own lists by now; that of another one counts all.
+      row.free = span->is_uncounted()
+                     ? unlisted + on_lists(span, info) +
+                           pages_.list_length(span, pages_.first_of(span, now.head()))
+                     : info.blocks - now.outstanding() + span->uncollected();
     });
     // On its way to a list or off it.
     if (!found) row.unsure = info.blocks;

@@ -224,7 +224,8 @@ class Walker {
       cpus_.for_each_chain(b, [&](const Chain& chain) {
         demand(chain.count() <= TheBins::of(b).chain_lists, "a chain has too many lists", b);
         for (std::uint32_t i = 0; i < chain.count(); ++i) {
-          walk_list(b, chain.heads()[i].first, chain.heads()[i].count);
+          const ObjectList list = chain.heads()[i];
+          walk_list(b, list.first, list.count);
         }
       });
       demand(cpus_.is_global_in_order(b), "a global cache miscounts its chains", b);
