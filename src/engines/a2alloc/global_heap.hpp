@@ -66,6 +66,10 @@ class GlobalHeap {
   }
   bool is_started() const { return base_.load_acquire() != 0; }
 
+  /// False: somebody else's mapping stands in the way of the table, which has no gaps: what is
+  /// known of the arena is all that there will be.
+  bool can_grow() const { return table_.is_without_gaps(); }
+
   /// The record of the piece that p lies in; nullptr when that is none of ours.
   Piece* piece_of(const void* p) {
     // Relaxed: whoever has a pointer into a piece got it from someone who saw the limit that covers
@@ -252,10 +256,12 @@ class GlobalHeap {
   void repair() {
     SPANALLOC_ASSERT(lock_.is_mine());
     repair_is_due_ = false;
+    ++repairs_;
     free_.forget();
-    const std::size_t end = limit_.load_relaxed();
+    // Number 0 is nobody's, and the limit is 0 until the first piece is known.
+    const std::size_t end = max_of(limit_.load_relaxed(), std::size_t{1});
     counts_ = {};
-    counts_.known = end == 0 ? 0 : end - 1;
+    counts_.known = end - 1;
     if (spare_ < end) spare_ = 0;  // it has been made known already
     std::size_t first_free = 1;
     for (std::size_t number = 1; number < end;) {
@@ -392,12 +398,14 @@ class GlobalHeap {
     dirty_bound_.pass_epoch(counts_.dirty);
   }
 
-  // Pieces that are out of reach, and in which process they were taken out.
+  // Pieces that are out of reach, in which process they were taken out, and how many repairs there
+  // had been then: the next one frees them.
   struct OutOfReach {
     Piece* first = nullptr;
     std::size_t count = 0;
     std::size_t dirty = 0;
     std::uint16_t generation = 0;
+    std::uint32_t repairs = 0;
   };
 
   SPANALLOC_COLD void give_back(std::size_t wanted, bool for_bound) {
@@ -406,10 +414,10 @@ class GlobalHeap {
       const OutOfReach part = take_out(wanted, for_bound);
       if (part.first == nullptr) return;
       Config::Observer::purges();
-      // A signal handler has forked, and this is the child: there they are free,
-      // and may be in use by now.
-      if (part.generation != SpinLock::generation()) return;
-      const bool purged = purge_pieces(part.first, part.count);
+      // Where a signal handler has forked, and this is the child, they may be free there, and in
+      // use by now.
+      const bool purged =
+          part.generation == SpinLock::generation() && purge_pieces(part.first, part.count);
       put_back(part, purged);
       if (!purged) return;
       wanted -= part.dirty;
@@ -419,6 +427,7 @@ class GlobalHeap {
   // At most so many dirty pieces: the end of a run, because first fit takes its beginning.
   OutOfReach take_out(std::size_t most, bool for_bound) {
     Guard guard(*this);
+    const std::uint16_t generation = SpinLock::generation();
     Piece* run = find_dirty();
     if (run == nullptr) {
       dirty_bound_.dirty_is(counts_.dirty);
@@ -445,13 +454,16 @@ class GlobalHeap {
     }
     unwanted_.store_relaxed(unwanted_.load_relaxed() - min_of(unwanted_.load_relaxed(), dirty));
     note_lowest();
-    return {first, count, dirty, SpinLock::generation()};
+    return {first, count, dirty, generation, repairs_};
   }
 
   void put_back(const OutOfReach& part, bool purged) {
     Guard guard(*this);
-    // This is a fork's child, of a signal handler's: what was out of reach is free already.
-    if (SPANALLOC_UNLIKELY(part.generation != SpinLock::generation())) return;
+    // This is a fork's child, of a signal handler's, that has found something out of reach: all of
+    // that is free already. (Not if the handler came before these pieces were booked as such: the
+    // child that then found nothing has repaired nothing. So another generation alone does not
+    // tell.)
+    if (SPANALLOC_UNLIKELY(part.repairs != repairs_)) return;
     SPANALLOC_ASSERT(part.first->kind.load_relaxed() == Kind::kPurging);
     SPANALLOC_ASSERT(counts_.purging >= part.count);  // G3
     counts_.purging -= part.count;
@@ -626,6 +638,7 @@ class GlobalHeap {
   SuperblockList<Config> free_;
   std::uint32_t spare_ = 0;
   bool repair_is_due_ = false;  // in a fork's child
+  std::uint32_t repairs_ = 0;   // done
   PieceCounts counts_;
   std::size_t lowest_dirty_ = 0;  // since the last tick
   // What follows others read without the lock, as hints.
