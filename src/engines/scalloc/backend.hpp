@@ -205,6 +205,7 @@ class Backend {
     span->carved.store_relaxed(0);
     span->shifted.store_relaxed(0);
     span->suspected.store_relaxed(0);
+    span->lost_to_fork.store_relaxed(0);
     span->local_free.store_relaxed(0);
     // Release, after the span became free in its former life: who reads this
     // class sees that life's end.

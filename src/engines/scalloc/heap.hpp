@@ -84,8 +84,9 @@ class Heap {
     const Mark mark = backend_.directory().mark_of(p);
     return mark.is_nothing() ? large_.usable_size(p) != 0 : mark.is_class();
   }
-  /// What there is by class, and in all: read from the spans' headers. Blocks on the lists of hot
-  /// spans, which only their threads know, and of lost spans are unsure.
+  /// What there is by class, and in all: read from the spans' headers. Unsure are blocks on the
+  /// lists of hot spans, which only their threads know, and those of lost spans, also of such that
+  /// a fork has lost.
   struct Figures {
     EngineStatistics totals;
     ClassFigures classes[kClasses];
@@ -308,7 +309,9 @@ void Heap<Config>::count_blocks(const Span& span, const SizeClass& its_class, Cl
   out.blocks += blocks;
   out.carved_blocks += min_of(span.carved.load_relaxed(), blocks);
   out.free_blocks += free;
-  (word.is_idle() ? out.live_blocks : out.unsure_blocks) += rest;
+  // What a vanished thread had on its list counts as out, and may be most of the span.
+  const bool is_sure = word.is_idle() && span.lost_to_fork.load_relaxed() == 0;
+  (is_sure ? out.live_blocks : out.unsure_blocks) += rest;
 }
 
 template <class Config>

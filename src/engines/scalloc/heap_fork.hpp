@@ -87,8 +87,8 @@ void Heap<Config>::put_right(Thread& self) {
     if (record.is_inside()) record.inside.leave(false);
     return true;
   });
+  backend_.recover_in_child();  // a vanished thread may have held its lock to start it
   if (started_.load_relaxed() == 0) return;
-  backend_.recover_in_child();
   if (self.own_lab != nullptr) self.own_lab->forks.store_relaxed(forks_ + 1);
   ++forks_;
   bool any_left = false;
@@ -97,9 +97,7 @@ void Heap<Config>::put_right(Thread& self) {
     for (const ClassId c : kAllClasses) {
       // At once: which spans belong in the set is known while no other thread can move them on.
       if (!lab.set(c).lock.owner_died()) continue;
-      typename Protocol::SetGuard set(protocol_, lab, c);
-      // Its thread was closing it: an orphan is in no set, so it is open again until the burial.
-      if (set->first() != nullptr) set->owner.store_release(lab.owner_word());
+      const typename Protocol::SetGuard repaired(protocol_, lab, c);
     }
     if (lab.shared && lab.lock.owner_died()) {
       typename Thread::LabScope repaired(*this, static_cast<SharedLab&>(lab));
@@ -194,6 +192,7 @@ void Heap<Config>::lose_hot_span(Span& span) {
   span.local_list = nullptr;
   span.carved.store_relaxed(span.blocks);
   span.local_free.store_relaxed(0);
+  span.lost_to_fork.store_relaxed(1);  // published by the transition
   while (!span.try_mark_floating(seen, false)) {
   }
   lost_to_fork_.fetch_add_relaxed(1);

@@ -48,6 +48,9 @@ struct alignas(kCacheLine) Span {
   // Shared: a block was freed that looked free already, and was not found on a
   // list. Set before that free.
   Atomic<std::uint32_t> suspected{0};
+  // Shared: a fork has left the thread behind that allocated from it. For the rest of this life
+  // more of its blocks are free than anybody knows: O1 says how many are live at most.
+  Atomic<std::uint32_t> lost_to_fork{0};
 
   // --- Second line: what remote frees write.
   alignas(kCacheLine) Atomic<std::uint64_t> word{0};

@@ -368,7 +368,8 @@ class SpanProtocol {
   // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew
   // from the words. `listed` and the linking are one critical section, so a span with that bit
   // belongs in its owner's set, whether it had come there or not. The child has one thread yet: no
-  // span moves on between these looks (heap_fork.hpp).
+  // span moves on between these looks (heap_fork.hpp). If the set's thread was closing it, it is
+  // open again until the burial: a listed span is no orphan.
   void repair(Lab& lab, ClassId size_class) {
     ReusableSet& set = lab.set(size_class);
     set.forget();
@@ -379,6 +380,7 @@ class SpanProtocol {
       if (!word.is_idle() || !word.listed()) return;
       set.link(span, word.state() == State::kReusable ? SetList::kReusable : SetList::kSuspects);
     });
+    if (set.first() != nullptr) set.owner.store_release(lab.owner_word());
   }
 
   // What becomes of an idle span that its owner, under its set's lock, has unlinked: free, and on
