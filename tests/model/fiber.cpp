@@ -42,7 +42,17 @@ spanalloc_model_switch:
 #endif
 
 Fiber::~Fiber() {
-  if (stack_ != nullptr) munmap(stack_, kStackBytes);
+  if (is_mine_) munmap(stack_, kStackBytes);
+}
+
+// An overflow stops at the guard page; without it it only stops later
+void Fiber::guard_stack() {
+  mprotect(stack_, 4096, PROT_NONE);
+}
+
+void Fiber::use_stack(void* stack) {
+  stack_ = stack;
+  guard_stack();
 }
 
 void Fiber::first_frame() {
@@ -56,8 +66,8 @@ void Fiber::prepare(void (*entry)(unsigned), unsigned argument) {
     stack_ = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack_ == MAP_FAILED) std::abort();
-    // An overflow stops here; without the guard page it only stops later
-    mprotect(stack_, 4096, PROT_NONE);
+    is_mine_ = true;
+    guard_stack();
   }
   entry_ = entry;
   argument_ = argument;

@@ -21,16 +21,22 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
+  static constexpr std::size_t kStackBytes = 256 * 1024;
+
+  /// Before the first prepare(): it runs on this stack, of so many bytes, a multiple of a page. (By
+  /// default on one of its own, at an address that differs from process to process.)
+  void use_stack(void* stack);
   /// The next switch to this fiber calls `entry(argument)`, which must never return.
   void prepare(void (*entry)(unsigned), unsigned argument);
 
   static void switch_to(Fiber& from, Fiber& to);
 
  private:
-  static constexpr std::size_t kStackBytes = 256 * 1024;
   static void first_frame();
+  void guard_stack();
 
   void* stack_ = nullptr;
+  bool is_mine_ = false;  // the stack
   void (*entry_)(unsigned) = nullptr;
   unsigned argument_ = 0;
 #if defined(__x86_64__)

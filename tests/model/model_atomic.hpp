@@ -237,7 +237,8 @@ class OwnersWord {
   unsigned long long read_own() const noexcept { return word_.load_relaxed(); }
   unsigned long long load_relaxed() const noexcept { return word_.load_relaxed(); }
   void store_relaxed(unsigned long long value) noexcept { word_.store_relaxed(value); }
-  void count_up() noexcept { store_relaxed(load_relaxed() + 1); }
+  void count_up() noexcept { add(1); }
+  void add(unsigned long long value) noexcept { store_relaxed(load_relaxed() + value); }
   bool take_one() noexcept {
     const unsigned long long word = load_relaxed();
     if (word == 0) return false;

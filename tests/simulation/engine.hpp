@@ -1,0 +1,42 @@
+// What a simulated library is asked beside its functions: one file for each engine defines it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spanalloc::simulation {
+
+/// What the program knows of the heap while all threads are idle.
+struct Expected {
+  std::size_t blocks = 0;  ///< live ones, but for those of first-class heaps
+  std::size_t bytes = 0;   ///< their usable bytes
+  /// Threads that have vanished at forks. The child may have lost what such a thread had in hand,
+  /// or in batches for other threads' spans.
+  std::size_t torn = 0;
+  bool is_end = false;  ///< nothing is live, the other threads have ended, the heap was trimmed
+};
+
+namespace engine {
+
+extern const char* const kName;
+/// The library's constructors.
+void start_process();
+/// False: somebody else has mapped a page in the way of a table of the heap's that must have no
+/// gaps (GrowingTable::ensure), so that it grows no more. Where the engine's file does not say:
+/// true.
+bool can_grow();
+/// In a thread, when a function of the library has returned to it: nothing is in hand, and nothing
+/// is held.
+void check_quiet();
+/// In a thread whose request for so many bytes was refused, while no other thread was in a call:
+/// nothing that threads or pools keep would have served.
+void check_refusal(std::size_t bytes);
+/// In the only thread, when it has freed everything, and before it trims: what is free and in
+/// memory is within its bound.
+void check_bounds();
+/// The director: every span and block is in one place, and the heap's accounts agree with that and
+/// with what the program knows.
+void check_heap(const Expected& expected);
+
+}  // namespace engine
+}  // namespace spanalloc::simulation

@@ -1,0 +1,37 @@
+// The engine of a2alloc in a simulation.
+#include "api/nested_engine.hpp"
+#include "census_check.hpp"
+#include "engines/a2alloc/engine.hpp"
+
+namespace spanalloc {
+using LibraryEngine = NestedEngine<A2allocEngine<A2alloc>>;
+}
+
+#include "library.hpp"
+
+namespace spanalloc::simulation::engine {
+
+const char* const kName = "a2alloc";
+
+void start_process() {
+  start_library_engine();
+}
+
+bool can_grow() {
+  return a2alloc::Allocator<A2alloc>::default_instance.global_heap().can_grow();
+}
+
+void check_quiet() {}
+
+void check_bounds() {}
+
+void check_heap(const Expected& expected) {
+  const auto census = A2allocEngine<A2alloc>::census();
+  const test::CensusVerdict verdict = test::judge(census);
+  SIM_CHECK(verdict.consistent, "census: %s", verdict.text.c_str());
+  check_statistics(expected);
+  if (!expected.is_end || expected.torn != 0) return;
+  SIM_CHECK(verdict.returned, "at the end, census: %s", verdict.text.c_str());
+}
+
+}  // namespace spanalloc::simulation::engine

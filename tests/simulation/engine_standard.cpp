@@ -1,0 +1,64 @@
+// The product's engine in a simulation.
+#include "api/nested_engine.hpp"
+#include "engines/standard/engine.hpp"
+#include "heap_walk.hpp"
+
+namespace spanalloc {
+using LibraryEngine = NestedEngine<StandardEngine>;
+}
+
+#include "library.hpp"
+#include "process.hpp"
+
+namespace spanalloc::simulation::engine {
+
+const char* const kName = "standard";
+
+void start_process() {
+  start_library_engine();
+}
+
+void check_quiet() {
+  auto& cache = StandardEngine::thread_cache;
+  if (cache.cache == nullptr) return;
+  SIM_CHECK(cache.has_nothing_in_hand(), "a span is in hand behind the call");
+  SIM_CHECK(cache.cache->inside.load_relaxed() == 0, "the thread counts as inside behind the call");
+}
+
+// The bound of dirty memory goes by a count of what large blocks leave, which is kept beside what
+// the arena knows. (Of what small ones leave it learns at each epoch's end: they had no more.)
+void check_bounds() {
+  // In a fork's child what vanished threads held is dirty, and is counted when an epoch ends.
+  if (process.is_child()) return;
+  constexpr std::size_t kMayDiffer = 512;  // slices
+  const std::size_t dirty = StandardEngine::pages.arena.dirty_free();
+  const std::size_t counted = StandardEngine::pages.memory_return.dirty_bound.dirty();
+  SIM_CHECK(dirty <= counted + kMayDiffer, "%zu slices are dirty, %zu are counted", dirty, counted);
+}
+
+void check_refusal(std::size_t bytes) {
+  const test::HeapWalk walk = test::walk_heap<StandardEngine>();
+  SIM_CHECK(walk.in_pool == 0 && walk.unnoticed == 0,
+            "%zu bytes were refused, while %zu spans are in pools and caches, and %zu unnoticed",
+            bytes, walk.in_pool, walk.unnoticed);
+}
+
+void check_heap(const Expected& expected) {
+  const test::HeapWalk walk = test::walk_heap<StandardEngine>();
+  SIM_CHECK(walk.broken == 0,
+            "heap check: of %zu spans %zu are in no place or in two (pool %zu, owned %zu and %zu "
+            "empty, listed %zu and %zu, single %zu, lost %zu)",
+            walk.carved, walk.broken, walk.in_pool, walk.owned, walk.owned_empty, walk.nearly_full,
+            walk.partial, walk.single, walk.lost);
+  SIM_CHECK(walk.consistent() || walk.unnoticed != 0, "heap check: the sum of places is not %zu",
+            walk.carved);
+  check_statistics(expected);
+  if (!expected.is_end || expected.torn != 0) return;
+  SIM_CHECK(walk.carved == walk.in_pool + walk.owned_empty,
+            "at the end, of %zu spans %zu are in the pool and %zu empty; owned %zu, listed %zu and "
+            "%zu, single %zu, lost %zu, unnoticed %zu",
+            walk.carved, walk.in_pool, walk.owned_empty, walk.owned, walk.nearly_full, walk.partial,
+            walk.single, walk.lost, walk.unnoticed);
+}
+
+}  // namespace spanalloc::simulation::engine
