@@ -416,9 +416,9 @@ class GlobalHeap {
       Config::Observer::purges();
       // Where a signal handler has forked, and this is the child, they may be free there, and in
       // use by now.
-      const bool purged =
-          part.generation == SpinLock::generation() && purge_pieces(part.first, part.count);
-      put_back(part, purged);
+      const bool asked = part.generation == SpinLock::generation();
+      const bool purged = asked && purge_pieces(part.first, part.count);
+      put_back(part, purged, asked);
       if (!purged) return;
       wanted -= part.dirty;
     }
@@ -457,7 +457,7 @@ class GlobalHeap {
     return {first, count, dirty, generation, repairs_};
   }
 
-  void put_back(const OutOfReach& part, bool purged) {
+  void put_back(const OutOfReach& part, bool purged, bool asked) {
     Guard guard(*this);
     // This is a fork's child, of a signal handler's, that has found something out of reach: all of
     // that is free already. (Not if the handler came before these pieces were booked as such: the
@@ -469,7 +469,7 @@ class GlobalHeap {
     counts_.purging -= part.count;
     if (purged) {
       mark(part.first, part.count, true);
-    } else {
+    } else if (asked) {
       // It would be refused again: not before as much more has become free.
       dirty_bound_.dirty_is(0);
       unwanted_.store_relaxed(0);
