@@ -100,10 +100,11 @@ class Backend {
     SPANALLOC_ASSERT(directory_.mark(number).is_class());  // it was in use
     // O8
     SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);
-    directory_.set_mark(number, Mark::free());
     const SizeClass& c = info(span->size_class.load_relaxed());
     span->dirty_to = static_cast<std::uint32_t>(max_of(
         span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
+    // Last: a fork's child may find the mark when this thread has vanished, and pools the span.
+    directory_.set_mark(number, Mark::free());
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
     pool_->put(span->real_span_index, core, number, links());
     // After the put, so that whoever finds it cleared finds the span.
@@ -128,10 +129,21 @@ class Backend {
     const std::size_t page = os::page_size();
     for_each_pooled([&](Span* span) {
       if (span->open_to <= page) return;
-      os::release(pointer_to(span->address() + page), span->open_to - page);
+      // Said first: a fork's child that believed pages to be open which this thread, vanished, has
+      // given back would hand them out. If it has not come to that, the child gives them back.
+      const std::uint32_t open_to = span->open_to;
+      const std::uint32_t dirty_to = span->dirty_to;
+      closing_ = directory_.number_of(span);
+      closing_to_.store_release(open_to);  // release: the child that finds it finds which span
       span->open_to = static_cast<std::uint32_t>(page);
       span->dirty_to = static_cast<std::uint32_t>(min_of(span->dirty_to, page));
-      any = true;
+      if (os::release(pointer_to(span->address() + page), open_to - page)) {
+        any = true;
+      } else {
+        span->open_to = open_to;
+        span->dirty_to = dirty_to;
+      }
+      closing_to_.store_release(0);
     });
     return any;
   }
@@ -144,7 +156,10 @@ class Backend {
     if (!is_started()) return;
     LockGuard guard(walk_lock_);
     // In a fork's child: whoever was walking there had a stack in its hands.
-    if (SPANALLOC_UNLIKELY(guard.owner_died())) stacks_lost_ = true;
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) {
+      stacks_lost_ = true;
+      finish_closing();
+    }
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
       for (unsigned core = 0; core < pool_->shards(); ++core) {
         const SliceNumber first = pool_->take_all(size, core);
@@ -171,6 +186,7 @@ class Backend {
     if (walk_lock_.owner_died()) {
       walk_lock_.reset();
       stacks_lost_ = true;
+      finish_closing();
     }
     if (!stacks_lost_) return;
     stacks_lost_ = false;
@@ -271,6 +287,16 @@ class Backend {
     if (!os::release(pointer_to(span->address() + end), kVirtualSpan - end))
       span->open_to = kVirtualSpan;
   }
+  // In a fork's child: what a vanished thread was giving back. (Once more, perhaps: its addresses
+  // are no more anybody's than they were in the parent at that instant.)
+  void finish_closing() {
+    const std::uint32_t end = closing_to_.load_relaxed();
+    if (end == 0) return;
+    Span* span = directory_.span(closing_);
+    if (span->open_to < end)
+      os::release(pointer_to(span->address() + span->open_to), end - span->open_to);
+    closing_to_.store_release(0);
+  }
   static bool open_tail(Span* span, std::size_t real_span) {
     const std::size_t end = align_up(real_span, os::page_size());
     if (os::open_at(pointer_to(span->address() + span->open_to), end - span->open_to) !=
@@ -302,6 +328,9 @@ class Backend {
   WakingLock carve_lock_;     // guards the two below, and starting
   SpinLock walk_lock_;        // taking the pool's stacks apart
   bool stacks_lost_ = false;  // under walk_lock_
+  // The same: the span whose addresses are being given back, and up to where; 0: none is.
+  SliceNumber closing_ = SliceNumber::kNone;
+  Atomic<std::uint32_t> closing_to_{0};
   SliceNumber spare_ = SliceNumber::kNone;
   GrowingTable<MarkByte> marks_;
 };

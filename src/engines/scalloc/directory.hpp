@@ -48,7 +48,8 @@ class MarkByte {
   Mark load() const { return Mark(byte_.load_relaxed()); }
   void store(Mark mark) {
     SPANALLOC_ASSERT(mark.index() < kClassEntries);
-    byte_.store_relaxed(static_cast<std::uint8_t>(mark.index()));
+    // Release: a fork's child that sees the mark sees what was written of the span before it.
+    byte_.store_release(static_cast<std::uint8_t>(mark.index()));
   }
 
  private:
