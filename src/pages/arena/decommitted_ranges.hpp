@@ -158,9 +158,12 @@ class DecommittedRanges {
   SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
-    if (slices_.range.decommit(block)) return true;
-    slices_.mark_lost(block);
-    set().erase(block);
+    if (!slices_.range.decommit(block)) {
+      slices_.mark_lost(block);
+      set().erase(block);
+    }
+    // Not twice: a placed range that is unmapped is anybody's.
+    if (decommitting_.load_relaxed() == block.first) decommitting_.store_release(0);
     return true;
   }
   /// Completes what vanished threads were doing, the manager's part first. Frees blocks that one
