@@ -137,10 +137,11 @@ class GuardedTable {
   TableReach open_up_to(std::size_t from, std::size_t needed, bool sparing) {
     SPANALLOC_ASSERT(from <= needed && needed <= capacity_);
     while (open_ < needed) {
-      // A refused step is tried again with exactly what is needed.
       const std::size_t exact = align_up(needed, os::page_size());
       const std::size_t step = min_of(align_up(needed, PagesConfig::kTableStep), capacity_);
-      if ((sparing || !open_next(step)) && !open_next(exact)) return reach(from, open_);
+      if (!sparing && open_next(step)) continue;
+      // A refused step is tried again with exactly what is needed, if its first part is not enough.
+      if (open_ < needed && !open_next(exact)) return reach(from, open_);
     }
     return reach(from, needed);
   }
@@ -189,8 +190,11 @@ class GuardedTable {
     gaps_.store_relaxed(0);
   }
 
-  // The base last: by it a fork's child knows that the table was begun.
+  // The base last: by it a fork's child knows that the table was begun. (A child that does not know
+  // begins anew, whatever else of the table it has.)
   void begin(std::uintptr_t base, std::size_t mapped, std::size_t capacity) {
+    open_ = mapping_ = 0;
+    gaps_.store_relaxed(0);
     mapped_ = mapped;
     capacity_ = capacity;
     base_.store_release(base);

@@ -193,6 +193,27 @@ TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
   }
 }
 
+// A step comes to a foreign mapping, and the page behind that is refused: what the step has opened
+// before it may be enough.
+TEST_F(GuardedTableTest, WhatARefusedStepHasOpenedIsEnough) {
+  for (const std::size_t pages_before : {2u, 3u, 8u}) {
+    start();
+    ASSERT_EQ(table.open_up_to(0, 100, false).end, 100u);
+    const std::size_t begins = 2 * kMiB + 16 * kPage;
+    void* theirs = map_foreign(table.base() + begins, kPage);
+    const std::uintptr_t behind = address_of(table.base()) + begins + kPage;
+    Calls::refuses = [behind](const Calls::Call& call, std::size_t) {
+      return call.kind == Calls::kReserveAt && call.address + call.bytes > behind;
+    };
+    const std::size_t needed = begins - pages_before * kPage;
+    EXPECT_EQ(table.open_up_to(100, needed, false).end, needed);
+    use(kPage, needed);
+    Calls::refuses = nullptr;
+    table.destroy();
+    munmap(theirs, kPage);
+  }
+}
+
 // A fork finds the thread that makes the table grow between a call of the kernel and the note of
 // it: in the child the table goes on without a gap, if nobody else's mapping is there.
 TEST_F(GuardedTableTest, AForkAfterAnyCallOfItsGrowthLeavesNoGap) {
