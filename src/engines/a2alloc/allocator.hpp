@@ -275,8 +275,10 @@ class Allocator {
           return take(heap, request);
         }
       }
-      // Memory is out: what other heaps keep may do.
-      if (again || !heaps_.evict_everywhere()) return nullptr;
+      // Memory is out: what other heaps keep may do, whoever of the threads without memory has
+      // brought it to the global heap.
+      if (again) return nullptr;
+      heaps_.evict_everywhere();
     }
   }
 
@@ -293,7 +295,8 @@ class Allocator {
     global_.settle(0);
     const std::size_t count = pieces_for(n);
     Run<Config> run = global_.take(Kind::kLarge, count, alignment);
-    if (run.first == nullptr && heaps_.evict_everywhere()) {
+    if (run.first == nullptr) {
+      heaps_.evict_everywhere();
       run = global_.take(Kind::kLarge, count, alignment);
     }
     if (run.first == nullptr) return {};

@@ -195,13 +195,13 @@ class GlobalHeap {
       number += run->kind.load_relaxed() == Kind::kInside ? 1 : run->count;
     }
   }
-  /// Calls f(Piece*) for every superblock that says it is this heap's.
+  /// Calls f(Piece*) for every piece that says it is this heap's: superblocks, and what vanished
+  /// threads were about to take out of it.
   template <class F>
-  void for_each_superblock_of(const Heap<Config>& heap, F&& f) {
+  void for_each_piece_of(const Heap<Config>& heap, F&& f) {
     for (std::size_t number = 1; number < limit_.load_acquire(); ++number) {
       Piece& piece = table_[number];
-      if (piece.kind.load_relaxed() == Kind::kSuperblock && piece.heap.load_relaxed() == &heap)
-        f(&piece);
+      if (piece.heap.load_relaxed() == &heap) f(&piece);
     }
   }
   /// The same for the list of free runs.
@@ -336,7 +336,8 @@ class GlobalHeap {
     SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside &&
                      taken->heap.load_relaxed() == nullptr);
     taken->count = static_cast<std::uint32_t>(count);
-    taken->kind.store_relaxed(kind);
+    // Release: a fork's child that finds it in use finds its count (repair).
+    taken->kind.store_release(kind);
     counts_.of(kind) += count;
     counts_.large_objects += kind == Kind::kLarge;
     return {taken, dirty == 0};
@@ -561,7 +562,8 @@ class GlobalHeap {
     SPANALLOC_ASSERT(lock_.is_mine() && !is_free_end(*run) && dirty <= count);
     counts_.free += count;
     counts_.dirty += dirty;
-    run->kind.store_relaxed(Kind::kInside);
+    // Release: a fork's child that finds it free finds it in no heap (Heap::evict).
+    run->kind.store_release(Kind::kInside);
     Piece* right = run + count;
     if (is_known(right) && right->kind.load_relaxed() == Kind::kFree) {
       dirty += right->dirty;

@@ -112,11 +112,10 @@ class alignas(kCacheLine) Heap {
     Config::Observer::evicts_superblock();
   }
 
-  /// Evicts all empty superblocks, give(Piece*) each; true if there were any.
+  /// Evicts all empty superblocks, give(Piece*) each.
   template <class Give>
-  bool evict_empty(Give&& give) {
+  void evict_empty(Give&& give) {
     SPANALLOC_ASSERT(lock.is_mine());
-    bool any = false;
     for (auto& of_class : lists_) {
       for (auto& list : of_class) {
         for (Piece *piece = list.first(), *next = nullptr; piece != nullptr; piece = next) {
@@ -124,11 +123,9 @@ class alignas(kCacheLine) Heap {
           if (!piece->is_empty()) continue;
           evict(piece);
           give(piece);
-          any = true;
         }
       }
     }
-    return any;
   }
 
   /// In a fork's child: it has no superblocks, until it is given those back

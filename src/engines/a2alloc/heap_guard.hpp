@@ -26,11 +26,13 @@ class [[nodiscard]] HeapGuard {
   // that say so and are whole.
   SPANALLOC_COLD static void repair(Heap<Config>& heap, GlobalHeap<Config>& global) {
     heap.forget_all();
-    global.for_each_superblock_of(heap, [&](Superblock<Config>* piece) {
-      if (piece->recount()) return heap.take_back(piece);
-      // In this order: who still finds the heap waits for its lock and then
-      // sees that the piece is lost.
-      global.lose(piece);
+    global.for_each_piece_of(heap, [&](Superblock<Config>* piece) {
+      if (piece->kind.load_relaxed() == Kind::kSuperblock) {
+        if (piece->recount()) return heap.take_back(piece);
+        // Before it leaves the heap: who still finds that waits for its lock, and then sees that
+        // the piece is lost.
+        global.lose(piece);
+      }
       piece->heap.store_release(nullptr);
     });
   }

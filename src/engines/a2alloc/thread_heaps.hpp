@@ -71,16 +71,14 @@ class ThreadHeaps {
     if constexpr (Config::kHeapPerThread) exit_key_.prepare(&on_thread_exit);
   }
 
-  /// Every empty superblock of all heaps goes to the global heap; true if there were any. The
-  /// calling thread holds no heap's lock.
-  SPANALLOC_COLD bool evict_everywhere() {
-    bool any = false;
+  /// Every empty superblock of all heaps goes to the global heap. The calling thread holds no
+  /// heap's lock.
+  SPANALLOC_COLD void evict_everywhere() {
     for_each([&](TheHeap& heap) {
       SPANALLOC_ASSERT(!heap.lock.is_mine());
       const Guard guard(heap, global_);
-      any |= evict_empty(heap);
+      evict_empty(heap);
     });
-    return any;
   }
 
   /// Heaps that have a thread.
@@ -219,8 +217,8 @@ class ThreadHeaps {
     global_.settle(before - after);
   }
 
-  bool evict_empty(TheHeap& heap) {
-    return heap.evict_empty([&](Superblock<Config>* piece) { global_.put(piece); });
+  void evict_empty(TheHeap& heap) {
+    heap.evict_empty([&](Superblock<Config>* piece) { global_.put(piece); });
   }
 
   static void set_my_heap(TheHeap* heap) {
