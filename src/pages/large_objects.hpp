@@ -16,11 +16,13 @@
 //       address, even when the kernel hands an address out again at once.
 //   (2) 2 * (entries_ + tombstones_ + promised_) <= capacity: a thread that was promised a slot
 //   inserts without
-//       failing. A resize is promised a slot, takes its entry out, remaps, and puts the entry back
-//       under the new address.
+//       failing. An object that grows is promised a slot: its entry is taken out, and put back
+//       under the new address when the mapping has moved. One that becomes smaller keeps its
+//       address, and its slot: the entry says so before the rest goes back to the kernel.
 //   (3) At every instant the table is whole: an entry comes with the write of its address and goes
 //   when its
-//       address becomes a grave; a new table comes with the write of table_. Each is one store.
+//       address becomes a grave; it gets smaller with the write of its other word; a new table
+//       comes with the write of table_. Each is one store.
 //       Only the counts may be behind, and a fork's child counts anew (Guard). For this, removal
 //       leaves graves and shifts nothing; a table full of graves is made anew.
 // No system call happens under the lock, but for destroy(). The lock and the table cost
@@ -119,34 +121,26 @@ class LargeObjects {
   /// pages. The contents stay up to the smaller size, new bytes are zero. Returns its
   /// address; nullptr: nothing has changed. An object whose alignment exceeds a page does
   /// not grow: it might have to move.
-  void* resize(void* p, std::size_t size) {
+  SPANALLOC_COLD void* resize(void* p, std::size_t size) {
     if (size == 0) size = 1;
     if (size > SIZE_MAX / 2) return nullptr;
-    const std::size_t page = os::page_size();
     Entry entry;
-    // One more: a grave may keep the slot that it leaves.
-    if (!promise_slot()) return nullptr;
+    std::size_t bytes = 0;
     {
       Guard guard(*this);
-      if (!take(address_of(p), entry)) {
-        take_promise_back();
-        return nullptr;
-      }
+      Slot* const slot = find(address_of(p));
+      if (slot == nullptr) return nullptr;
+      entry = {address_of(p), slot->packed};
+      bytes = align_up(size + entry.offset(), os::page_size());
+      // An object that does not grow keeps its address, and with it its slot.
+      if (bytes < entry.bytes()) change(*slot, entry.resized(bytes));
     }
-    const std::size_t bytes = align_up(size + entry.offset(), page);
-    void* moved = bytes == entry.bytes() ? entry.mapping()
-                  : bytes < entry.bytes() || may_grow(entry, bytes)
-                      ? Calls::remap(entry.mapping(), entry.bytes(), bytes)
-                      : nullptr;
+    if (bytes > entry.bytes()) return grow(p, bytes);
+    if (bytes == entry.bytes() || Calls::remap(entry.mapping(), entry.bytes(), bytes) != nullptr)
+      return p;
     Guard guard(*this);
-    take_promise_back();
-    if (moved == nullptr) {
-      insert(entry);
-      return nullptr;
-    }
-    const Entry now = entry.moved_to(address_of(moved), bytes);
-    insert(now);
-    return pointer_to(now.address);
+    if (Slot* const slot = find(address_of(p))) change(*slot, entry);
+    return nullptr;
   }
 
   /// Unmaps every object and the table, while nobody uses them; objects may
@@ -247,9 +241,10 @@ class LargeObjects {
     }
     void* mapping() const { return pointer_to(address - offset()); }
     std::size_t usable() const { return bytes() - offset(); }
-    Entry moved_to(std::uintptr_t mapping, std::size_t now) const {
-      return {mapping + offset(), (packed & ~kBytesMask) | now | (now < bytes() ? kWasLarger : 0)};
+    Entry resized(std::size_t now) const {
+      return {address, (packed & ~kBytesMask) | now | (now < bytes() ? kWasLarger : 0)};
     }
+    Entry moved_to(std::uintptr_t mapping) const { return {mapping + offset(), packed}; }
   };
 
   // Changed under lock_ only; atomic for the order in which a fork's child finds the stores.
@@ -335,6 +330,26 @@ class LargeObjects {
     return false;
   }
 
+  // The object's mapping has `bytes` then, perhaps elsewhere.
+  SPANALLOC_COLD void* grow(void* p, std::size_t bytes) {
+    Entry entry;
+    // One more: a grave may keep the slot that it leaves.
+    if (!promise_slot()) return nullptr;
+    {
+      Guard guard(*this);
+      if (!take(address_of(p), entry)) {
+        take_promise_back();
+        return nullptr;
+      }
+    }
+    void* const moved =
+        may_grow(entry, bytes) ? Calls::remap(entry.mapping(), entry.bytes(), bytes) : nullptr;
+    Guard guard(*this);
+    take_promise_back();
+    const Entry now = moved == nullptr ? entry : entry.resized(bytes).moved_to(address_of(moved));
+    insert(now);
+    return moved == nullptr ? nullptr : pointer_to(now.address);
+  }
   // (The mapping of an object that came from elsewhere may not be charged.)
   static bool may_grow(const Entry& entry, std::size_t bytes) {
     return entry.alignment() <= os::page_size() &&
@@ -363,6 +378,12 @@ class LargeObjects {
     table[slot].packed = entry.packed;
     table[slot].address.store_release(entry.address);  // release: (3)
     return was_grave;
+  }
+
+  // In its slot.
+  void change(Slot& slot, const Entry& to) {
+    bytes_.store_relaxed(bytes() - Entry{to.address, slot.packed}.bytes() + to.bytes());
+    store_in_order(slot.packed, to.packed);
   }
 
   void insert(const Entry& entry) {

@@ -47,10 +47,11 @@ struct FailingCalls : LargeObjectCalls {
   }
 };
 
-// Always moves, always to an address that was just in use: the order of table
+// What grows always moves, always to an address that was just in use: the order of table
 // updates and system calls shows.
 struct MovingCalls : LargeObjectCalls {
   static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
+    if (new_bytes < old_bytes) return LargeObjectCalls::remap(p, old_bytes, new_bytes);
     void* fresh = os::map(new_bytes, 1);
     if (fresh == nullptr) return nullptr;
     std::memcpy(fresh, p, min_of(old_bytes, new_bytes));
@@ -196,6 +197,33 @@ TEST(LargeObjects, RefusedCallsChangeNothing) {
   for (void* p : live) EXPECT_TRUE(objects.free(p));
   EXPECT_EQ(objects.statistics().bytes, 0u);
   EXPECT_EQ(Failing::maps, maps_before + 1) << "only the table is left";
+}
+
+// It keeps its address, and its slot. So it needs no other one, for which there may be no room.
+TEST(LargeObjects, AnObjectBecomesSmallerInItsSlot) {
+  using Failing = FailingCalls;
+  const std::size_t page = os::page_size();
+  LargeObjects<Failing> objects;
+  std::vector<void*> live(127);
+  for (void*& p : live) ASSERT_NE(p = objects.allocate(3 * page, 16), nullptr);
+  Failing::refuse_map = true;
+  EXPECT_EQ(objects.allocate(1, 16), nullptr) << "the table is full, and cannot grow";
+  EXPECT_EQ(objects.resize(live[0], 4 * page), nullptr) << "what grows may move";
+  EXPECT_EQ(objects.resize(live[0], 3 * page - 1), live[0]) << "as large as it is";
+  EXPECT_FALSE(objects.was_larger(live[0]));
+  EXPECT_EQ(objects.resize(live[0], page), live[0]);
+  EXPECT_EQ(objects.usable_size(live[0]), page);
+  EXPECT_TRUE(objects.was_larger(live[0]));
+  EXPECT_EQ(objects.statistics().bytes, (3 * live.size() - 2) * page);
+  Failing::refuse_remap = true;
+  EXPECT_EQ(objects.resize(live[1], page), nullptr);
+  Failing::refuse_remap = Failing::refuse_map = false;
+  EXPECT_EQ(objects.usable_size(live[1]), 3 * page) << "nothing has changed";
+  EXPECT_FALSE(objects.was_larger(live[1]));
+  EXPECT_EQ(objects.statistics().bytes, (3 * live.size() - 2) * page);
+  for (void* p : live) EXPECT_TRUE(objects.free(p));
+  EXPECT_EQ(objects.statistics().bytes, 0u);
+  objects.destroy();
 }
 
 // A mapping that is not charged may grow to any size: the kernel is asked what a charged one would
