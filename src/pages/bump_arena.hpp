@@ -31,7 +31,7 @@ class BumpArena {
 
   /// Claims the range. The engine sizes its side tables by capacity() and opens them up to limit().
   bool start() {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     if (range_.started()) return true;
     next_ = 1;  // number 0 means "none"
     limit_.store_relaxed(1);
@@ -41,8 +41,7 @@ class BumpArena {
 
   /// 2^order slices, naturally aligned, open and zero; 0 when out of memory or address space.
   std::uint32_t allocate(unsigned order) {
-    LockGuard guard(lock_);
-    if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
+    Guard guard(*this);
     if (!range_.started()) return 0;
     if (const std::uint32_t kept = take_kept(order)) return kept;
     const std::size_t count = std::size_t{1} << order;
@@ -83,8 +82,7 @@ class BumpArena {
   bool is_reserved() const { return range_.reserved(); }
   /// Gives the reservation back if a limit stands. True: it has.
   SPANALLOC_COLD bool heed_limit() {
-    LockGuard guard(lock_);
-    if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
+    Guard guard(*this);
     return range_.started() && range_.heed_limit();
   }
   /// What f() answers; and if that is no, what it answers once more, without the reservation if a
@@ -104,9 +102,7 @@ class BumpArena {
   }
 
   ArenaStatistics statistics() {
-    LockGuard guard(lock_);
-    // Whoever comes first after a fork is told of it, and nobody else.
-    if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
+    Guard guard(*this);
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kSlice};
   }
 
@@ -114,7 +110,7 @@ class BumpArena {
   /// may follow. left_of: see AddressRange.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     range_.destroy(left_of);
     limit_.store_relaxed(0);
     next_ = lost_ = 0;
@@ -128,10 +124,24 @@ class BumpArena {
   void enter_child() { lock_.abandon_if_owner_died(); }
 
  private:
+  friend struct BumpArenaTestAccess;  // defined by unit tests only
+
+  /// Holds the lock; what it guards is whole. (The lock reports a dead owner once, to whichever
+  /// call comes first.)
+  class [[nodiscard]] Guard {
+   public:
+    explicit Guard(BumpArena& arena) : guard_(arena.lock_) {
+      if (SPANALLOC_UNLIKELY(guard_.owner_died())) arena.repair();
+    }
+
+   private:
+    LockGuard<WakingLock> guard_;
+  };
+
   // In a fork's child: a vanished thread was allocating. Pieces that were kept may be handed out
   // already, or be listed twice; where foreign mappings are in the way, what lies before the last
   // step may be one of them. So both are lost: address space, but no memory.
-  void repair() {
+  SPANALLOC_COLD void repair() {
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       lost_ += std::size_t{kept_count_[order]} << order;
       kept_count_[order] = 0;

@@ -4,14 +4,24 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "address_limit.hpp"
 #include "child.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
+
+struct BumpArenaTestAccess {
+  template <class Arena>
+  static WakingLock& lock(Arena& arena) {
+    return arena.lock_;
+  }
+};
+
 namespace {
 
 using Arena = BumpArena<16, 4, HugePages::kKernelDefault>;
@@ -50,6 +60,34 @@ TEST(BumpArena, AlignmentGapsServeSmallerRequests) {
   for (int i = 0; i < 14; ++i) gap.insert(arena->allocate(0));
   EXPECT_EQ(gap.size(), 14u);
   EXPECT_LT(*gap.rbegin(), 16u) << "slices 2 to 15 come before new address space";
+}
+
+// A fork has left the thread behind that was allocating. The lock reports that once: so whichever
+// call comes first repairs. Pieces that were kept may be handed out already: they are lost.
+TEST(BumpArena, TheFirstCallInAForksChildRepairs) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer allows no threads in a child";
+  const std::function<void(Arena&)> calls[] = {
+      [](Arena& arena) { EXPECT_TRUE(arena.start()); },
+      [](Arena& arena) { EXPECT_NE(arena.allocate(0), 0u); },
+      [](Arena& arena) { arena.heed_limit(); },
+      [](Arena& arena) { EXPECT_GE(arena.statistics().lost_bytes, 14 * Arena::kSlice); },
+  };
+  for (const auto& call : calls) {
+    SCOPED_TRACE(&call - calls);
+    test::in_child([&] {
+      auto arena = std::make_unique<Arena>();
+      ASSERT_TRUE(arena->start());
+      ASSERT_EQ(arena->allocate(0), 1u);
+      ASSERT_EQ(arena->allocate(4), 16u) << "slices 2 to 15 are kept";
+      std::thread([&] { (void)BumpArenaTestAccess::lock(*arena).lock(); }).join();
+      SpinLock::enter_child();
+      arena->enter_child();
+      call(*arena);
+      EXPECT_GE(arena->statistics().lost_bytes, 14 * Arena::kSlice);
+      for (int i = 0; i < 20; ++i) EXPECT_GE(arena->allocate(0), 32u);
+      arena->destroy();
+    });
+  }
 }
 
 TEST(BumpArena, OpensLittle) {
