@@ -17,6 +17,7 @@ void __real__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t 
 void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
                   off_t offset) noexcept;
 int __real_munmap(void* address, std::size_t bytes) noexcept;
+int __real_madvise(void* address, std::size_t bytes, int advice) noexcept;
 }
 
 namespace spanalloc::test {
@@ -29,10 +30,19 @@ constinit std::atomic<std::uint64_t> clock_ms{1'000'000'000};  // 0: the machine
 constinit std::atomic<bool> hints_want_more_room{false};
 constinit std::atomic<int> mapped_over{0};  // NothingIsMappedOver::Way; 0: it is
 constinit std::atomic<std::size_t> refused_over{0};
+constinit std::atomic<void (*)()> before_call{nullptr};
 constexpr std::size_t kHugePage = 2 * kMiB;
 
 std::size_t whole_pages(std::size_t bytes) {
   return align_up(bytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+}
+
+void come_before_a_call() {
+  void (*const f)() = before_call.load(std::memory_order_relaxed);
+  if (f == nullptr) return;
+  before_call.store(nullptr, std::memory_order_relaxed);
+  f();
+  before_call.store(f, std::memory_order_relaxed);
 }
 
 bool is_free(void* address, std::size_t bytes) {
@@ -61,6 +71,13 @@ NothingIsMappedOver::~NothingIsMappedOver() {
 }
 std::size_t NothingIsMappedOver::refused() {
   return refused_over.load(std::memory_order_relaxed);
+}
+
+BeforeEachCall::BeforeEachCall(void (*f)()) {
+  before_call.store(f, std::memory_order_relaxed);
+}
+BeforeEachCall::~BeforeEachCall() {
+  before_call.store(nullptr, std::memory_order_relaxed);
 }
 
 std::size_t mapped_by_calls() {
@@ -103,6 +120,7 @@ void __wrap__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t 
 
 void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
                   off_t offset) noexcept {
+  test::come_before_a_call();
   if (test::hints_want_more_room.load(std::memory_order_relaxed) && address != nullptr &&
       (flags & MAP_FIXED) == 0 && bytes >= test::kHugePage &&
       !test::is_free(address, bytes + test::kHugePage)) {
@@ -124,7 +142,13 @@ void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, i
   return got;
 }
 
+int __wrap_madvise(void* address, std::size_t bytes, int advice) noexcept {
+  test::come_before_a_call();
+  return __real_madvise(address, bytes, advice);
+}
+
 int __wrap_munmap(void* address, std::size_t bytes) noexcept {
+  test::come_before_a_call();
   const int result = __real_munmap(address, bytes);
   if (result == 0) test::mapped.fetch_sub(test::whole_pages(bytes), std::memory_order_relaxed);
   return result;

@@ -42,6 +42,15 @@ class NothingIsMappedOver {
   static std::size_t refused();
 };
 
+/// While it lives f() comes before each mmap, munmap and madvise that is not f's own.
+class BeforeEachCall {
+ public:
+  explicit BeforeEachCall(void (*f)());
+  ~BeforeEachCall();
+  BeforeEachCall(const BeforeEachCall&) = delete;
+  BeforeEachCall& operator=(const BeforeEachCall&) = delete;
+};
+
 /// The clock, which decay goes by, stands still: what a test sees does not depend on how long it
 /// takes. Here it is moved;
 void advance_clock(std::uint64_t ms);
