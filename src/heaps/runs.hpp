@@ -66,8 +66,9 @@ struct Run {
   static constexpr std::uint64_t kKinds = kLarge | kRetired;
 };
 
-/// How many calls of the calling thread are inside; its signal handlers read it, too.
-SPANALLOC_TLS inline constinit thread_local std::uint32_t calls_inside = 0;
+/// How many calls of the calling thread are inside. Relaxed: the thread and its signal handlers are
+/// the only ones that read it, and they see their own stores in order.
+SPANALLOC_TLS inline constinit thread_local Atomic<std::uint32_t> calls_inside{0};
 
 /// One for each process. Constant-initialised; all functions are thread-safe.
 class Runs : thread::ForkWatch {
@@ -133,12 +134,20 @@ class Runs : thread::ForkWatch {
   /// By a thread that takes runs or gives them back: from before a run is nobody's until after. May
   /// be nested.
   void enter() {
-    ++calls_inside;
+    // First: a handler's fork leaves the recovery to this call from here on.
+    const std::uint32_t outer = calls_inside.load_relaxed();
+    calls_inside.store_relaxed(outer + 1);
+    // Relaxed: a run becomes nobody's by clear_owner(), which is a release, or under the arena's
+    // lock, by which the child knows that somebody was inside.
     inside_.fetch_add_relaxed(1);
   }
   void leave() {
-    inside_.fetch_sub_relaxed(1);
-    if (--calls_inside == 0 && SPANALLOC_UNLIKELY(recovery_is_due_)) recover();
+    // Release: a fork's child that finds the call gone finds what became of its runs.
+    inside_.fetch_sub_acq_rel(1);
+    const std::uint32_t outer = calls_inside.load_relaxed() - 1;
+    calls_inside.store_relaxed(outer);
+    // Behind that: a handler that forks in between recovers itself, because no call is inside.
+    if (outer == 0 && SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed())) recover();
   }
 
   struct Taken {
@@ -148,7 +157,7 @@ class Runs : thread::ForkWatch {
   /// A run of so many slices at a multiple of `alignment` slices (a power of two): nobody's. In a
   /// kernel call (os.hpp) there is none, because the thread may hold the arena's lock.
   SPANALLOC_COLD Taken take(std::size_t count, std::size_t alignment) {
-    SPANALLOC_ASSERT(calls_inside != 0);
+    SPANALLOC_ASSERT(calls_inside.load_relaxed() != 0);
     if (count >= arena_.capacity() || alignment >= arena_.capacity() || os::in_kernel_call())
       return {};
     Arena::Taken taken = arena_.take(count, alignment);
@@ -323,29 +332,30 @@ class Runs : thread::ForkWatch {
     runs.purge_lock_.abandon_if_owner_died();
     runs.homes_lock_.abandon_if_owner_died();  // it guards no change that could be half made
     if (runs.started_.load_relaxed() == 0) return;
-    runs.recovery_is_due_ = true;
+    // Relaxed: the call that finds it is this thread's. (A handler that forks starts no threads.)
+    runs.recovery_is_due_.store_relaxed(true);
     // A call of this thread that a signal handler has interrupted does it at its end.
-    if (calls_inside == 0) runs.recover();
+    if (calls_inside.load_relaxed() == 0) runs.recover();
   }
   SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
     Runs& runs = static_cast<Runs&>(*watch);
     runs.start_lock_.unlock_if_mine();
     runs.purge_lock_.unlock_if_mine();
     runs.homes_lock_.unlock_if_mine();
-    runs.inside_.fetch_sub_relaxed(calls_inside);
-    calls_inside = 0;
+    runs.inside_.fetch_sub_relaxed(calls_inside.load_relaxed());
+    calls_inside.store_relaxed(0);
   }
   // The calling thread is inside nothing. If there are other threads already, they were started by
   // the child.
   SPANALLOC_COLD void recover() {
     // If a signal handler forks meanwhile, its child's recovery is left to this one, which goes on
     // in that child: there was no second thread that could vanish.
-    while (recovery_is_due_) {
-      recovery_is_due_ = false;
-      ++calls_inside;
+    while (recovery_is_due_.load_relaxed()) {
+      recovery_is_due_.store_relaxed(false);
+      calls_inside.store_relaxed(1);
       put_right();
       inside_.fetch_sub_relaxed(1);
-      --calls_inside;
+      calls_inside.store_relaxed(0);
     }
   }
   SPANALLOC_COLD void put_right() {
@@ -383,9 +393,9 @@ class Runs : thread::ForkWatch {
   Atomic<std::uint32_t> started_{0};
   Atomic<std::uint32_t> inside_{0};  // calls of all threads that are inside
   Atomic<std::uint64_t> made_{0};
-  std::uint64_t first_number_ = 0;  // constant after start()
-  std::uint64_t epoch_began_ = 0;   // under purge_lock_
-  bool recovery_is_due_ = false;    // written in a fork's child only
+  std::uint64_t first_number_ = 0;       // constant after start()
+  std::uint64_t epoch_began_ = 0;        // under purge_lock_
+  Atomic<bool> recovery_is_due_{false};  // set in a fork's child only
   WakingLock start_lock_;
   WakingLock purge_lock_;  // held to purge or to age memory
   SpinLock homes_lock_;
