@@ -123,15 +123,9 @@ class Heap {
     if (!is_large) check_place(p, run);
     Shard& shard = shard_of(run);
     // A block of the other kind is another one.
-    if (is_large == (n > HeapsConfig::kMostShared)) {
-      const Inside inside;  // a handler's fork must not recover the arena in the middle of this
-      shard.lock_quickly();
-      const bool done = is_large ? shard.resize_large(p, run, n)
-                                 : shard.resize(Block::of(p), run, block_bytes(n));
-      shard.unlock();
-      if (done && is_large) runs.keep_bound();
-      if (done) return p;
-    }
+    if (is_large == (n > HeapsConfig::kMostShared) &&
+        (is_large ? resize_large(shard, p, run, n) : resize_shared(shard, p, run, n)))
+      return p;
     const std::size_t usable = usable_size(p, run);
     if (usable == 0) os::fatal("pointer is not the start of a live block of its heap:", p);
     Heap& heap = *pointer_to<Heap>(address_of(&shard.core()));
@@ -140,11 +134,7 @@ class Heap {
       // A block can always be made smaller: at worst it stays as it is.
       if (n <= usable) return p;
       // What the heap has given up for that may make room where the block stands.
-      const Inside inside;
-      shard.lock_quickly();
-      const bool done = is_large && shard.resize_large(p, run, n);
-      shard.unlock();
-      return done ? p : nullptr;
+      return is_large && resize_large(shard, p, run, n) ? p : nullptr;
     }
     memcpy(moved.p, p, min_of(usable, n));
     free(p, run);
@@ -405,6 +395,28 @@ class Heap {
     give_unused();
     const Inside inside;
     return shard->allocate_large(n, alignment);
+  }
+  // A large block's run gets other slices of the arena: a handler's fork must not recover that
+  // meanwhile.
+  SPANALLOC_COLD static bool resize_large(Shard& shard, void* p, Slice run, std::size_t n) {
+    bool done = false;
+    {
+      const Inside inside;
+      shard.lock_quickly();
+      done = shard.resize_large(p, run, n);
+      shard.unlock();
+    }
+    if (done) runs.keep_bound();
+    return done;
+  }
+  // No run is taken or given back: the block, the free one behind it and the top all lie in a run
+  // that the shard has and keeps, so a recovery finds its owner and leaves it alone. (As with
+  // blocks that are allocated and freed.)
+  static bool resize_shared(Shard& shard, void* p, Slice run, std::size_t n) {
+    shard.lock_quickly();
+    const bool done = shard.resize(Block::of(p), run, block_bytes(n));
+    shard.unlock();
+    return done;
   }
   // Gives back the runs that shards keep.
   SPANALLOC_COLD void give_unused() {

@@ -194,10 +194,12 @@ std::uint32_t inside_of_a_resize(std::size_t from, std::size_t to) {
   return look.inside;
 }
 
-// It changes the block's run.
-TEST(Runs, AResizeOfALargeBlockIsInside) {
+// A large block's resize changes its run. That of another one stays in a run that its shard has.
+TEST(Runs, AResizeIsInsideIfTheBlockIsLarge) {
   EXPECT_EQ(inside_of_a_resize(kLarge, 2 * kLarge), 1u);
   EXPECT_EQ(inside_of_a_resize(2 * kLarge, kLarge), 1u);
+  EXPECT_EQ(inside_of_a_resize(100, 50), 0u);
+  EXPECT_EQ(inside_of_a_resize(50, 100), 0u);
   EXPECT_EQ(RunsTestAccess::inside().load_relaxed(), 0u);
 }
 
