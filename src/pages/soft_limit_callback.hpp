@@ -73,6 +73,8 @@ class SoftLimitCallback {
   }
 
  private:
+  friend struct SoftLimitCallbackTestAccess;  // defined by unit tests only
+
   struct Pair {
     Function function = nullptr;
     void* context = nullptr;

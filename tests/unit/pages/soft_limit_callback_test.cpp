@@ -9,8 +9,14 @@
 #include <vector>
 
 #include "child.hpp"
+#include "os_calls.hpp"
 
 namespace spanalloc {
+
+struct SoftLimitCallbackTestAccess {
+  static SpinLock& lock(SoftLimitCallback& callback) { return callback.lock_; }
+};
+
 namespace {
 
 struct Calls {
@@ -92,6 +98,31 @@ TEST(SoftLimitCallback, CallsOfThreadsDoNotOverlap) {
   EXPECT_FALSE(calls.callback.is_due());
   EXPECT_GE(calls.made, 1u);
   EXPECT_LE(calls.made, 4 * kNotes + 1);
+}
+
+// A handler's fork may have come while the thread held the lock: then the recovery of the child,
+// which finds memory near the limit, is the holder's own.
+TEST(SoftLimitCallback, WhoHoldsTheLockDoesNotWaitForIt) {
+  Calls calls;
+  SpinLock& lock = SoftLimitCallbackTestAccess::lock(calls.callback);
+  ASSERT_TRUE(lock.try_lock());
+  // A thread that waits gives its CPU away. Then it gets the lock.
+  const std::size_t yields_before = test::yields();
+  std::atomic<bool> is_done{false};
+  std::atomic<bool> has_waited{false};
+  std::thread helper([&] {
+    while (!is_done && test::yields() == yields_before) std::this_thread::yield();
+    if (is_done) return;
+    has_waited = true;
+    lock.reset();
+  });
+  EXPECT_TRUE(calls.callback.note_near());
+  is_done = true;
+  helper.join();
+  EXPECT_FALSE(has_waited);
+  EXPECT_TRUE(calls.callback.is_due());
+  EXPECT_TRUE(lock.is_mine()) << "it is its holder's still";
+  if (lock.is_mine()) lock.unlock();
 }
 
 // What was due in the parent is the parent's; a call of a thread that did not come along is over.
