@@ -23,6 +23,10 @@
 #include "pages/growing_table.hpp"
 #include "sync/spin_lock.hpp"
 
+namespace spanalloc {
+struct ScallocTestAccess;  // defined by tests only
+}
+
 namespace spanalloc::scalloc {
 
 /// Invariant O8: a span in the pool is in state free, its mark is free, and it is linked into no
@@ -199,6 +203,8 @@ class Backend {
   }
 
  private:
+  friend struct spanalloc::ScallocTestAccess;
+
   Span* prepare(SliceNumber number, ClassId size_class) {
     if (number == SliceNumber::kNone) return nullptr;
     Span* span = directory_.span(number);

@@ -29,10 +29,6 @@
 #include "thread/record_chunks.hpp"
 #include "thread/record_registry.hpp"
 
-namespace spanalloc {
-struct ScallocTestAccess;  // defined by tests only
-}
-
 namespace spanalloc::scalloc {
 
 template <class Config>

@@ -344,6 +344,56 @@ TEST(ScallocHeapsOfSeveralConfigs, ASignalHandlerForksInTheMiddleOfACall) {
   });
 }
 
+// Another thread's set, whose lock that thread holds: it is adding a span, and may be closing the
+// set.
+template <class H>
+class TornSet {
+ public:
+  TornSet(H& heap, bool closing)
+      : heap_(heap), other_([this, closing] {
+          blocks_ = make_floating_span(*heap_, 256);
+          for (std::size_t i = 0; i < 110; ++i) heap_->deallocate(blocks_[i]);
+          lab = ScallocTestAccess::lab(*heap_);
+          scalloc::ReusableSet& set = lab->set(kClass);
+          // As between the word's change to reusable and the linking
+          (void)set.lock.lock();
+          set.unlink(span_of(blocks_[0]));
+          owner_ = set.owner.load_relaxed();
+          if (closing) set.owner.store_release(scalloc::kTerminated);
+          torn_.set_value();
+          done_.get_future().wait();
+          set.owner.store_release(owner_);
+          set.link(span_of(blocks_[0]), scalloc::SetList::kReusable);
+          set.lock.unlock();
+        }) {
+    torn_.get_future().wait();
+  }
+  ~TornSet() {
+    done_.set_value();
+    other_.join();
+    for (std::size_t i = 110; i < blocks_.size(); ++i) heap_->deallocate(blocks_[i]);
+  }
+  TornSet(const TornSet&) = delete;
+  TornSet& operator=(const TornSet&) = delete;
+  // In a fork's child: its lists are right, and it is open.
+  bool is_whole() const {
+    const scalloc::ReusableSet& set = lab->set(kClass);
+    return set.lock.is_free() && set.first_reusable() == span_of(blocks_[0]) &&
+           set.owner.load_relaxed() == owner_;
+  }
+
+  static constexpr scalloc::ClassId kClass = scalloc::class_of(256);
+  scalloc::Lab* lab = nullptr;
+
+ private:
+  H& heap_;
+  std::promise<void> torn_;
+  std::promise<void> done_;
+  std::vector<void*> blocks_;
+  scalloc::OwnerWord owner_{};
+  std::thread other_;
+};
+
 // A set whose lock a vanished thread held is whole when the fork's handler ends. Later another
 // thread could begin a span's next life while the set is made anew. If its thread was closing it,
 // it is open again: a span that is in a set must not be adopted.
@@ -352,34 +402,10 @@ void expect_whole_in_a_fork(bool closing) {
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   First heap;
-  std::promise<scalloc::ReusableSet*> torn;
-  std::promise<void> done;
-  std::vector<void*> blocks;
-  scalloc::OwnerWord owner{};
-  std::thread other([&] {
-    blocks = make_floating_span(*heap, 256);
-    for (std::size_t i = 0; i < 110; ++i) heap->deallocate(blocks[i]);
-    scalloc::ReusableSet& set = ScallocTestAccess::lab(*heap)->set(scalloc::class_of(256));
-    // As between the word's change to reusable and the linking
-    (void)set.lock.lock();
-    set.unlink(span_of(blocks[0]));
-    owner = set.owner.load_relaxed();
-    if (closing) set.owner.store_release(scalloc::kTerminated);
-    torn.set_value(&set);
-    done.get_future().wait();
-    set.owner.store_release(owner);
-    set.link(span_of(blocks[0]), scalloc::SetList::kReusable);
-    set.lock.unlock();
-  });
-  scalloc::ReusableSet* set = torn.get_future().get();
-  EXPECT_EQ(test::run_in_child([&] {
-              const bool whole = set->lock.is_free() && set->first_reusable() == span_of(blocks[0]);
-              return whole && set->owner.load_relaxed() == owner ? 0 : 1;
-            }),
-            0);
-  done.set_value();
-  other.join();
-  for (std::size_t i = 110; i < blocks.size(); ++i) heap->deallocate(blocks[i]);
+  {
+    const TornSet set(heap, closing);
+    EXPECT_EQ(test::run_in_child([&] { return set.is_whole() ? 0 : 1; }), 0);
+  }
   expect_empty(*heap);
 }
 
@@ -389,6 +415,59 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkMakesATornSetAnewAtOnce) {
 
 TEST(ScallocHeapsOfSeveralConfigs, AForkOpensASetAgainThatWasBeingClosed) {
   expect_whole_in_a_fork(true);
+}
+
+// A call that a handler's fork has interrupted may come to such a set before the recovery does.
+TEST(ScallocHeapsOfSeveralConfigs, ACallThatForkedOpensASetThatWasBeingClosed) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  using Config = HookedConfig<>;
+  OwnHeap<Config> heap;
+  std::vector<void*> blocks;
+  for (std::size_t i = 0; i < 3; ++i) blocks.push_back(heap->allocate(512 * kKiB));
+  int ended = -1;
+  {
+    TornSet set(heap, true);
+    Config::arm(scalloc::Step::kBeforeFloating, [&](scalloc::Span*) {
+      ended = test::run_in_child([&] {
+        if (!set.lab->set(set.kClass).lock.owner_died()) return 1;  // nothing was recovered yet
+        ScallocTestAccess::lock_set(*heap, *set.lab, set.kClass);
+        return set.is_whole() ? 0 : 2;
+      });
+    });
+    blocks.push_back(heap->allocate(512 * kKiB));
+  }
+  EXPECT_EQ(ended, 0);
+  for (void* p : blocks) heap->deallocate(p);
+  expect_empty(*heap);
+}
+
+// The thread that starts the heap vanishes.
+TEST(ScallocHeapsOfSeveralConfigs, AForkFreesTheLockOfWhoStartsTheHeap) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  First heap;
+  heap->process_start();
+  WakingLock& lock = ScallocTestAccess::carve_lock(*heap);
+  std::promise<void> locked;
+  std::promise<void> done;
+  std::thread other([&] {
+    (void)lock.lock();
+    locked.set_value();
+    done.get_future().wait();
+    lock.unlock();
+  });
+  locked.get_future().wait();
+  // A thread of the child's might have that one's mark, and wait for itself.
+  EXPECT_EQ(test::run_in_child([&] {
+              if (!lock.is_free()) return 1;
+              return heap->allocate(100) != nullptr ? 0 : 2;
+            }),
+            0);
+  done.set_value();
+  other.join();
 }
 
 using ScallocHeapsDeathTest = testing::Test;

@@ -67,6 +67,16 @@ struct ScallocTestAccess {
     heap.threads_.for_each([&](const auto&) { ++count; });
     return count;
   }
+  /// Held by who starts the heap, or carves a span.
+  template <class Config>
+  static WakingLock& carve_lock(scalloc::Heap<Config>& heap) {
+    return heap.backend_.carve_lock_;
+  }
+  /// As a call does that comes to the set.
+  template <class Config>
+  static void lock_set(scalloc::Heap<Config>& heap, scalloc::Lab& lab, scalloc::ClassId c) {
+    const typename scalloc::SpanProtocol<Config>::SetGuard set(heap.protocol_, lab, c);
+  }
   static scalloc::Span* span_of(const void* p) {
     return pointer_to<scalloc::Span>(align_down(address_of(p), scalloc::kVirtualSpan));
   }
