@@ -17,6 +17,7 @@ struct NoObserver {
   static void looks_at_free_block() {}
   static void adds_superblock() {}
   static void evicts_superblock() {}
+  static void books_out_of_reach() {}  // under the global heap's lock: a purge has taken pieces
   static void purges() {}
 };
 }  // namespace a2alloc

@@ -235,6 +235,8 @@ class GlobalHeap {
   }
 
  private:
+  friend struct GlobalHeapTestAccess;  // defined by unit tests only
+
   /// Holds the lock; the books are whole, at its end too.
   class [[nodiscard]] Guard {
    public:
@@ -448,6 +450,7 @@ class GlobalHeap {
     first->count = static_cast<std::uint32_t>(count);
     first->kind.store_relaxed(Kind::kPurging);
     counts_.purging += count;
+    Config::Observer::books_out_of_reach();
     if (for_bound) {
       dirty_bound_.purged_for_bound(dirty);
     } else {

@@ -300,6 +300,38 @@ TEST(A2allocForkPurge, TheThreadThatPurgesMayForkMeanwhile) {
   alarm(0);
 }
 
+// The same where it has just taken the pieces, with the lock held. The child finds them out of
+// reach and frees them: so they must not be put back.
+struct ForksAsItBooks : a2alloc::NoObserver {
+  static constexpr std::size_t kBytes = 100 * kMiB;
+  static inline pid_t child = -1;
+  static void books_out_of_reach() {
+    if (child == -1) child = fork();
+  }
+};
+struct BookConfig : A2alloc {
+  using Observer = ForksAsItBooks;
+};
+using BookEngine = A2allocEngine<BookConfig>;
+
+TEST(A2allocForkPurge, TheThreadThatPurgesMayForkAsItTakesPieces) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  const test::RestingThread left_behind;
+  BookEngine::deallocate(BookEngine::allocate(ForksAsItBooks::kBytes));
+  const bool is_child = ForksAsItBooks::child == 0;
+  const a2alloc::Census census = BookEngine::census();
+  const bool is_right =
+      is_whole(census, "behind the purge") && census.large == 0 &&
+      census.free >= ForksAsItBooks::kBytes / a2alloc::kSuperblockBytes<BookConfig>;
+  if (is_child) _exit(is_right ? 0 : 3);
+  EXPECT_TRUE(is_right);
+  ASSERT_GT(ForksAsItBooks::child, 0);
+  int status = 0;
+  EXPECT_EQ(waitpid(ForksAsItBooks::child, &status, 0), ForksAsItBooks::child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 // A request that nothing but what is being purged can serve waits for it.
 struct WaitsBeforeThePurge : a2alloc::NoObserver {
   static inline std::atomic<bool> stands{false};

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "address_limit.hpp"
+#include "child.hpp"
 #include "engines/a2alloc/test_support.hpp"
 #include "memory_use.hpp"
 #include "os_calls.hpp"
@@ -15,6 +17,16 @@
 #include "sanitizers.hpp"
 
 namespace spanalloc {
+
+namespace a2alloc {
+struct GlobalHeapTestAccess {
+  template <class Config>
+  static WakingLock& lock(GlobalHeap<Config>& heap) {
+    return heap.lock_;
+  }
+};
+}  // namespace a2alloc
+
 namespace {
 
 using test::checked;
@@ -34,6 +46,24 @@ TEST_F(A2allocGlobalHeap, LargeObjectsAreWholeSuperblocks) {
     heap->deallocate(p);
   }
   EXPECT_EQ(heap->statistics().large_objects, 0u);
+}
+
+// The thread that was making the first piece known has vanished.
+TEST_F(A2allocGlobalHeap, IsRepairedBeforeAnyPieceIsKnown) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer allows no threads in a child";
+  test::in_child([] {
+    a2alloc::GlobalHeap<A2allocReport> heap;
+    ASSERT_TRUE(heap.start());
+    std::thread([&] { (void)a2alloc::GlobalHeapTestAccess::lock(heap).lock(); }).join();
+    SpinLock::enter_child();
+    heap.enter_child();
+    EXPECT_EQ(heap.counts().known, 0u);
+    const auto run = heap.take(a2alloc::Kind::kLarge, 3);
+    ASSERT_NE(run.first, nullptr);
+    EXPECT_EQ(heap.counts().large, 3u);
+    EXPECT_EQ(heap.large_size(run.first, pointer_to(run.first->start)), 3 * kPiece);
+    heap.destroy();
+  });
 }
 
 TEST_F(A2allocGlobalHeap, WhatIsOverHalfASuperblockIsLarge) {
