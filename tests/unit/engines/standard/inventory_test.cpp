@@ -7,6 +7,7 @@
 #include <atomic>
 #include <barrier>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "engines/standard/test_support.hpp"
@@ -131,6 +132,32 @@ TEST(StandardInventory, CountsOneThreadsBlocksExactly) {
       }
       program.free_all();
       expect_agreement({}, Wanted::kExact);
+    });
+  }
+}
+
+// The span that a thread allocated from at its end: nobody has counted its free blocks, but others
+// free more of them. Of these a purge takes some off that list.
+TEST(StandardInventory, CountsOnceWhatOthersFreeOfAnEndedThread) {
+  for (const std::size_t size : {std::size_t{16}, std::size_t{64}, std::size_t{1000}}) {
+    SCOPED_TRACE(size);
+    in_fresh_process([&] {
+      std::vector<void*> blocks(48 * kKiB / size);  // no span is full
+      test::on_another_thread([&] {
+        for (void*& p : blocks) p = E::allocate(size);
+      });
+      std::size_t live = blocks.size();
+      // One in so many stays.
+      for (const std::size_t kept : {2u, 8u, 64u, 1024u}) {
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+          if (blocks[i] == nullptr || i % kept == 0) continue;
+          E::deallocate(std::exchange(blocks[i], nullptr));
+          --live;
+        }
+        expect_agreement({{block_bytes_of(size), live}}, Wanted::kExact);
+        E::pages.memory_return.trim();  // as an epoch does, which counts no span
+        expect_agreement({{block_bytes_of(size), live}}, Wanted::kExact);
+      }
     });
   }
 }
