@@ -3,7 +3,10 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <optional>
+#include <thread>
 
+#include "address_limit.hpp"
 #include "child.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
 
@@ -201,6 +204,77 @@ TEST_F(ArenaGaps, WhatItsUserHasNoRecordsForIsLost) {
   expect_walk();
   give_all();
   expect_walk();
+  arena->destroy();
+}
+
+// Entries of the index's highest levels lie before those of the first slices, and take pages. No
+// foreign mapping comes between.
+TEST_F(ArenaGaps, WhatATableNeedsAtFirstIsMappedAtOnce) {
+  test::in_child([this] {
+    set_bits("44");
+    ASSERT_TRUE(test::leave_address_space(kTiB)) << "nothing is mapped ahead then";
+    arena = std::make_unique<FaultyArena>();
+    Calls::reset();
+    // Somebody maps right behind whatever gets a place, if it is not just a question.
+    std::optional<Calls::Call> placed;
+    Calls::after = [&](const Calls::Call& call, std::size_t) {
+      if (call.kind == Calls::kReserveAt) placed = call;
+    };
+    Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
+      if (placed && (call.kind != Calls::kRelease || call.address != placed->address)) {
+        void* const behind = pointer_to(placed->address + placed->bytes);
+        void* const p = mmap(behind, kPage, PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (p == behind) theirs.push_back(p);
+      }
+      placed.reset();
+      return false;
+    });
+    ASSERT_TRUE(arena->start(kSlice << 2));
+    Calls::after = nullptr;
+    Calls::refuses = nullptr;
+    EXPECT_GE(theirs.size(), std::size_t{kTables});
+    grow_to(10'000, 100);
+    expect_walk();
+  });
+}
+
+// A thread has told the range that slices have no records, and vanishes while it gives them up: its
+// child's next slices are no gap.
+TEST_F(ArenaGaps, AForkWhileAGapIsGivenUp) {
+  start_large();
+  constexpr TableReach kGap{1000, 1234};
+  const auto reach = [&](std::size_t end) {
+    return end <= kGap.end || arena->limit() >= kGap.next ? TableReach{end, end} : kGap;
+  };
+  unsigned forks = 0;
+  Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
+    if (call.kind != Calls::kClose) return false;
+    ++forks;
+    test::in_child([&] {
+      Calls::refuses = nullptr;
+      SpinLock::enter_child();
+      std::thread([&] {
+        arena->recover_lock();
+        arena->recover_in_child();
+        while (arena->limit() < 20'000) {
+          const std::uint32_t first = arena->take_growing(50, 1, reach).first;
+          ASSERT_NE(first, 0u);
+          check_new(first, 50);
+        }
+        EXPECT_LE(arena->statistics().lost_bytes / kSlice, kGap.next - kGap.end + 1 + 50);
+      }).join();
+    });
+    return false;
+  });
+  while (forks == 0 && arena->limit() < 10'000) {
+    const std::uint32_t first = arena->take_growing(50, 1, reach).first;
+    ASSERT_NE(first, 0u);
+    check_new(first, 50);
+  }
+  Calls::refuses = nullptr;
+  EXPECT_EQ(forks, 1u);
+  give_all();
   arena->destroy();
 }
 
