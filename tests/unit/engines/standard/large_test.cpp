@@ -620,22 +620,39 @@ TEST(StandardLarge, LargeBlocksThatAreUsedStayWarm) {
   });
 }
 
+// Blocks of one size, all of them written to, and how much of the engine's memory is resident.
+class WarmBlocks {
+ public:
+  explicit WarmBlocks(std::size_t size) : all(fill(256 * kMiB, size)) {
+    for (void* p : all) std::memset(p, 1, size);
+    base_ = E::pages.address(standard::SpanNumber{1});
+    bytes_ = address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base_);
+  }
+  std::size_t resident() const { return resident_pages(base_, bytes_) * kPage; }
+  // By another thread, which finds a purge under way.
+  void free_all_beside_a_purge() {
+    const LockGuard purges(E::pages.memory_return.purge_lock);
+    std::thread([this] { free_all(all); }).join();
+  }
+
+  std::vector<void*> all;
+
+ private:
+  char* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 // Nobody passes by: with the last free no more is left than the bound.
 TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   for (const std::size_t bytes : {100 * kKiB, 700 * kKiB, 4 * kMiB, 24 * kMiB, 128 * kMiB}) {
     for (const bool backwards : {false, true}) {
       in_fresh_process([=] {
-        constexpr std::size_t kAll = 256 * kMiB;
-        auto blocks = fill(kAll, bytes);
-        for (void* p : blocks) std::memset(p, 1, bytes);
-        char* const base = E::pages.address(standard::SpanNumber{1});
-        const std::size_t end =
-            address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
+        WarmBlocks blocks(bytes);
         // Half of them: a quarter of what is live stays, too.
         std::vector<void*> kept;
-        for (std::size_t i = 0; i < blocks.size(); ++i) {
-          void* p = blocks[backwards ? blocks.size() - 1 - i : i];
+        for (std::size_t i = 0; i < blocks.all.size(); ++i) {
+          void* p = blocks.all[backwards ? blocks.all.size() - 1 - i : i];
           if (i % 2 == 0) {
             kept.push_back(p);
           } else {
@@ -645,10 +662,10 @@ TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
         const std::size_t live = kept.size() * bytes;
         // What pools and large_spans keep besides, and what a purge a free leaves.
         const std::size_t more = 8 * kMiB + kept.size() * Classes::kSlice;
-        EXPECT_LE(resident_pages(base, end) * kPage, live + live / 4 + 32 * kMiB + more);
+        EXPECT_LE(blocks.resident(), live + live / 4 + 32 * kMiB + more);
         free_all(kept);
-        EXPECT_LE(resident_pages(base, end) * kPage, 32 * kMiB + 8 * kMiB);
-        EXPECT_GE(resident_pages(base, end) * kPage, 16 * kMiB) << "some of it stays";
+        EXPECT_LE(blocks.resident(), 32 * kMiB + 8 * kMiB);
+        EXPECT_GE(blocks.resident(), 16 * kMiB) << "some of it stays";
         expect_nothing_out();
       });
     }
@@ -659,20 +676,13 @@ TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
 TEST(StandardLarge, AFreeThatMeetsAPurgeLeavesItsPartToTheNext) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   in_fresh_process([] {
-    auto blocks = fill(256 * kMiB, 16 * kMiB);
-    for (void* p : blocks) std::memset(p, 1, 16 * kMiB);
-    char* const base = E::pages.address(standard::SpanNumber{1});
-    const std::size_t end =
-        address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
-    void* const last = blocks.back();
-    blocks.pop_back();
-    {
-      const LockGuard purges(E::pages.memory_return.purge_lock);
-      std::thread([&] { free_all(blocks); }).join();
-    }
-    EXPECT_GE(resident_pages(base, end) * kPage, 256 * kMiB) << "nobody has purged";
+    WarmBlocks blocks(16 * kMiB);
+    void* const last = blocks.all.back();
+    blocks.all.pop_back();
+    blocks.free_all_beside_a_purge();
+    EXPECT_GE(blocks.resident(), 256 * kMiB) << "nobody has purged";
     E::deallocate(last);
-    EXPECT_LE(resident_pages(base, end) * kPage, 32 * kMiB + 8 * kMiB);
+    EXPECT_LE(blocks.resident(), 32 * kMiB + 8 * kMiB);
     expect_nothing_out();
   });
 }
@@ -681,19 +691,12 @@ TEST(StandardLarge, AFreeThatMeetsAPurgeLeavesItsPartToTheNext) {
 TEST(StandardLarge, AFreeThatMeetsAnEpochLeavesItsPartToThat) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   in_fresh_process([] {
-    auto blocks = fill(256 * kMiB, 16 * kMiB);
-    for (void* p : blocks) std::memset(p, 1, 16 * kMiB);
-    char* const base = E::pages.address(standard::SpanNumber{1});
-    const std::size_t end =
-        address_of(E::pages.address(E::pages.end_of_spans())) - address_of(base);
-    {
-      const LockGuard purges(E::pages.memory_return.purge_lock);
-      std::thread([&] { free_all(blocks); }).join();
-    }
-    EXPECT_GE(resident_pages(base, end) * kPage, 250 * kMiB) << "nobody has purged";
+    WarmBlocks blocks(16 * kMiB);
+    blocks.free_all_beside_a_purge();
+    EXPECT_GE(blocks.resident(), 250 * kMiB) << "nobody has purged";
     standard::MemoryReturnTestAccess::next_purge(E::pages.memory_return).store_relaxed(0);
     void* const p = E::allocate(200'000);
-    EXPECT_LE(resident_pages(base, end) * kPage, 32 * kMiB + 8 * kMiB);
+    EXPECT_LE(blocks.resident(), 32 * kMiB + 8 * kMiB);
     E::deallocate(p);
   });
 }
