@@ -519,19 +519,27 @@ class MemoryReturn {
            untouched(first + slices, behind);
   }
 
-  // One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older
-  // spans go down to the arena, what was free there in the last epoch and still is gets purged, and
-  // what is free now will be old in the next one. So dirty memory that nobody wants is purged after
-  // half the decay time at least and the whole of it at most, if threads come by. One call does a
-  // bounded part, and the next one goes on.
+  // Passes a part of an epoch, if one is due.
   SPANALLOC_COLD void purge_for_epoch(std::uint64_t now) {
     // Another thread is at it: another free will see to the rest
     if (!purge_lock.try_lock()) return;
     if (now >= next_purge_.load_relaxed()) pass_part_of_epoch(now);
     let_go_of_purge_lock();
   }
-  // Near the soft limit nothing waits for its age, and no thread keeps what it does not use.
-  // `coming`: bytes that are about to be held.
+  // One step of the decay clock, under purge_lock. An epoch is half the decay time. Each call does
+  // a bounded part of the epoch, and the next call goes on. In an epoch
+  //   - the pools' older spans go to the arena;
+  //   - ranges that were free there in the last epoch, and still are, are purged (with a decay time
+  //     of 0 all that are free);
+  //   - pages without a live block are purged, of shared spans in which no block was freed since
+  //     the last epoch.
+  // At the epoch's end the ranges that are free become old. So dirty memory that no thread wants is
+  // purged after half the decay time at least, and after all of it at most, if threads come by.
+  //
+  // Near the soft limit an epoch also takes from threads what they do not use. The pools' spans go
+  // to the arena at any age. Shared spans are purged if a 16th of their blocks was freed since the
+  // last purge. Free ranges still wait for their age, but for the excess over the limit: the
+  // largest ranges go for that. `coming`: bytes that are about to be held, which count as held.
   SPANALLOC_COLD void pass_part_of_epoch(std::uint64_t now, std::size_t coming = 0) {
     if (!in_epoch_) {
       in_epoch_ = true;
