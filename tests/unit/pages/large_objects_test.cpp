@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <random>
@@ -28,6 +29,7 @@ struct FailingCalls : LargeObjectCalls {
   static inline std::size_t grants_at_most = SIZE_MAX;
   static inline unsigned questions = 0;
   static inline long maps = 0;  // mappings held
+  static inline std::function<void()> before_remap;
   static void* map(std::size_t bytes, std::size_t alignment) {
     if (refuse_map) return nullptr;
     void* p = LargeObjectCalls::map(bytes, alignment);
@@ -35,6 +37,7 @@ struct FailingCalls : LargeObjectCalls {
     return p;
   }
   static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
+    if (before_remap) before_remap();
     return refuse_remap ? nullptr : LargeObjectCalls::remap(p, old_bytes, new_bytes);
   }
   static void release(void* p, std::size_t bytes) {
@@ -211,7 +214,12 @@ TEST(LargeObjects, AnObjectBecomesSmallerInItsSlot) {
   EXPECT_EQ(objects.resize(live[0], 4 * page), nullptr) << "what grows may move";
   EXPECT_EQ(objects.resize(live[0], 3 * page - 1), live[0]) << "as large as it is";
   EXPECT_FALSE(objects.was_larger(live[0]));
+  // A fork's child must not find an entry of more than is mapped.
+  std::size_t known = 0;
+  Failing::before_remap = [&] { known = objects.usable_size(live[0]); };
   EXPECT_EQ(objects.resize(live[0], page), live[0]);
+  Failing::before_remap = nullptr;
+  EXPECT_EQ(known, page) << "first the entry, then the mapping";
   EXPECT_EQ(objects.usable_size(live[0]), page);
   EXPECT_TRUE(objects.was_larger(live[0]));
   EXPECT_EQ(objects.statistics().bytes, (3 * live.size() - 2) * page);
