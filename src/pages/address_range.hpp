@@ -149,12 +149,17 @@ class AddressRange {
   SPANALLOC_COLD bool heed_limit() { return heeds_limits() && heed_limit(os::new_page()); }
 
   /// In a fork's child, when a thread that vanished may have been giving the reservation back:
-  /// finds out whether it has. (A page or two of ours may stay mapped.)
+  /// finds out whether it has. (A few pages of ours may stay mapped.)
   SPANALLOC_COLD void recover_in_child() {
     if (reservation_.load_relaxed() != Reservation::kBeingGivenBack) return;
-    // Far from where the kernel places mappings nobody else is given this page at once.
+    // Far from where the kernel places mappings nobody else is given this page at once. Each time
+    // another one: the page of a child that has forked, too, before it knew may be mapped still.
     const std::size_t page = os::page_size();
-    char* const one = static_cast<char*>(address(0)) + claimed_bytes_ - 2 * page;
+    char* const end = static_cast<char*>(address(0)) + claimed_bytes_ - page;
+    const char* const behind = static_cast<char*>(address(opened())) + page;
+    char* const one =
+        end - (1 + questions_ % max_of(static_cast<std::size_t>(end - behind) / page, 1)) * page;
+    store_in_order(questions_, questions_ + 1);
     const os::Placed placed = Calls::reserve_at(one, page);
     // A limit that stands refuses each mapping: then whether the page can be purged tells.
     if (placed == kTaken || (placed == kRefused && Calls::purge(one, page)))
@@ -292,6 +297,9 @@ class AddressRange {
     guarded_ = reserved;
     claimed_bytes_ = bytes;
     opened_.store_relaxed(1);
+    // In a fork's child a vanished thread may have begun, and left what it had noted.
+    skipped_.store_relaxed(0);
+    skips_ = 0;
     base_.store_release(base);  // release: start() may have been called by another thread
   }
 
@@ -357,7 +365,7 @@ class AddressRange {
     opened_.store_release(opened_.load_relaxed() + slices);
     // Last: a child that finds the range in front of them skips them once more, and must not count
     // them twice. (One that finds it in between counts too few, for statistics only.)
-    skipped_.store_relaxed(skipped_.load_relaxed() + slices);
+    skipped_.store_release(skipped_.load_relaxed() + slices);
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
   }
 
@@ -523,6 +531,8 @@ class AddressRange {
   Atomic<bool> has_preferred_{false};
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};
+  std::size_t questions_ =
+      0;  // of recover_in_child(), in this process and those that it comes from
   enum Asked : std::uint8_t { kNotAsked, kNotLocked, kLocked };
   Atomic<Asked> locked_{kNotAsked};  // relaxed: it is only asked more often
   std::size_t step_ = 1;
