@@ -10,8 +10,9 @@ namespace spanalloc::simulation {
 struct Expected {
   std::size_t blocks = 0;  ///< live ones, but for those of first-class heaps
   std::size_t bytes = 0;   ///< their usable bytes
-  /// Threads that have vanished at forks. The child may have lost what such a thread had in hand,
-  /// or in batches for other threads' spans.
+  /// Threads that have vanished at forks, with what they had in batches for others' spans.
+  std::size_t vanished = 0;
+  /// ... in the middle of a call: the child may have lost what they had in hand.
   std::size_t torn = 0;
   bool is_end = false;  ///< nothing is live, the other threads have ended, the heap was trimmed
 };
@@ -31,6 +32,16 @@ void check_quiet();
 /// In a thread whose request for so many bytes was refused, while no other thread was in a call:
 /// nothing that threads or pools keep would have served.
 void check_refusal(std::size_t bytes);
+/// Requests for up to so many bytes go the same way each time. Where the engine's file does not
+/// say: all do.
+std::size_t most_alike();
+/// True: a thread that finds no memory gives up what it has itself, when others have looked
+/// already; in a fork's child what vanished threads had, too. Where the engine's file does not say:
+/// false.
+bool allocations_give();
+/// True: a call that begins now may wait though no thread holds a lock. Where the engine's file
+/// does not say: false.
+bool may_wait_without_lock();
 /// In the only thread, when it has freed everything, and before it trims: what is free and in
 /// memory is within its bound.
 void check_bounds();

@@ -19,6 +19,11 @@ void start_process() {
 
 void check_quiet() {}
 
+// A large object begins at a cache line drawn for it, and the bin is the one that holds both.
+std::size_t most_alike() {
+  return 12 * kKiB;
+}
+
 namespace {
 
 // How many objects caches that a fork left behind say to have and do not: until somebody cleans one

@@ -92,7 +92,16 @@ bool Kernel::is_ours(std::uintptr_t start, std::uintptr_t end, bool all_open) co
   return true;
 }
 
+bool Kernel::has_foreign(std::uintptr_t start, std::uintptr_t end) const {
+  for (auto it = mappings_.lower_bound(start); it != mappings_.end() && it->first < end; ++it) {
+    if (it->second.foreign) return true;
+  }
+  return false;
+}
+
+// Of a range with something of ours in it.
 bool Kernel::makes_a_hole(std::uintptr_t start, std::uintptr_t end) const {
+  if (mappings_.upper_bound(start) == mappings_.begin()) return false;
   const auto it = std::prev(mappings_.upper_bound(start));
   return it->first < start && it->second.end > end;
 }
@@ -127,6 +136,7 @@ void Kernel::join_around(std::uintptr_t start, std::uintptr_t end) {
 
 void Kernel::insert(std::uintptr_t start, std::uintptr_t end, bool open, bool foreign) {
   mappings_[start] = Mapping{end, open, foreign, plan_.locked};
+  ++grants_;
   if (!foreign) {
     space_bytes_ += end - start;
     if (open) open_bytes_ += end - start;
@@ -251,9 +261,10 @@ os::Placed Kernel::place_at(void* address, std::size_t bytes, bool open, Call ca
 
 bool Kernel::open(void* address, std::size_t bytes) {
   const std::uintptr_t start = address_of(address);
+  const bool refused = refuses(Call::open);
   SIM_CHECK(is_ours(start, start + bytes, false), "open(%p, %zu) of what is not reserved", address,
             bytes);
-  if (refuses(Call::open) || exceeds(0, bytes)) return false;
+  if (refused || exceeds(0, bytes)) return false;
   if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0)
     fail("simulation: mprotect(%p, %zu): error %d", address, bytes, errno);
   erase(start, start + bytes);
@@ -263,10 +274,12 @@ bool Kernel::open(void* address, std::size_t bytes) {
 
 bool Kernel::close(void* address, std::size_t bytes) {
   const std::uintptr_t start = address_of(address);
-  SIM_CHECK(is_ours(start, start + bytes, true), "close(%p, %zu) of what is not open", address,
-            bytes);
-  if (refuses(Call::close)) return false;
-  scheduler.drain_all();
+  const bool refused = refuses(Call::close);
+  // (So may it what keeps its addresses.)
+  SIM_CHECK(is_ours(start, start + bytes, !process.is_child()),
+            "close(%p, %zu) of what is not open", address, bytes);
+  if (refused) return false;
+  scheduler.drain_range_of_all(address, bytes);
   if (mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
            0) != address)
     fail("simulation: mmap(%p, %zu): error %d", address, bytes, errno);
@@ -278,13 +291,16 @@ bool Kernel::close(void* address, std::size_t bytes) {
 bool Kernel::release(void* address, std::size_t bytes, Call call) {
   const std::uintptr_t start = address_of(address);
   bytes = align_up(bytes, kPage);
-  // A fork's child may repeat what a vanished thread has done: munmap takes that.
+  const bool refused = refuses(call);
+  // A fork's child may repeat what a vanished thread has done, or a part of it: munmap takes that,
+  // as long as nobody else has mapped there.
   if (process.is_child() && is_free(start, start + bytes)) return true;
-  SIM_CHECK(is_ours(start, start + bytes, false), "%s(%p, %zu) of what is not mapped",
-            name_of(call), address, bytes);
+  SIM_CHECK(process.is_child() ? !has_foreign(start, start + bytes)
+                               : is_ours(start, start + bytes, false),
+            "%s(%p, %zu) of what is not mapped", name_of(call), address, bytes);
   // munmap is refused only where it makes two mappings of one.
-  if (makes_a_hole(start, start + bytes) && refuses(call)) return false;
-  scheduler.drain_all();
+  if (refused && makes_a_hole(start, start + bytes)) return false;
+  scheduler.drain_range_of_all(address, bytes);
   munmap(address, bytes);
   erase(start, start + bytes);
   if (start >= kLowest) {
@@ -297,12 +313,13 @@ bool Kernel::release(void* address, std::size_t bytes, Call call) {
 
 void* Kernel::remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
   const std::uintptr_t start = address_of(address);
+  const bool refused = refuses(Call::remap);
   SIM_CHECK(is_ours(start, start + old_bytes, true), "remap(%p, %zu) of what is not open", address,
             old_bytes);
-  if (refuses(Call::remap)) return nullptr;
+  if (refused) return nullptr;
   const std::size_t more = new_bytes > old_bytes ? new_bytes - old_bytes : 0;
   if (exceeds(more, more)) return nullptr;
-  scheduler.drain_all();
+  scheduler.drain_range_of_all(address, old_bytes);
   if (new_bytes <= old_bytes) {
     munmap(pointer_to(start + new_bytes), old_bytes - new_bytes);
     erase(start + new_bytes, start + old_bytes);
@@ -335,11 +352,12 @@ bool Kernel::purge(void* address, std::size_t bytes, Call call) {
     scheduler.kernel_step();
     return !plan_.locked;
   }
+  const bool refused = refuses(call) || plan_.locked;
   SIM_CHECK(is_ours(start, start + bytes, true), "%s(%p, %zu) of what is not open", name_of(call),
             address, bytes);
   SIM_CHECK(start % kPage == 0, "%s of no whole pages", name_of(call));
-  scheduler.drain_all();
-  if (refuses(call) || plan_.locked) {
+  scheduler.drain_range_of_all(address, bytes);
+  if (refused) {
     // Some pages may be gone all the same.
     if (bytes > kPage && random_.one_in(2)) madvise(address, kPage, MADV_DONTNEED);
     return false;

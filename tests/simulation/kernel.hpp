@@ -47,6 +47,7 @@ struct KernelPlan {
   bool locked = false;              ///< mlockall(MCL_FUTURE): nothing is purged
   std::size_t space_limit = 0;      ///< bytes of addresses; 0: none
   std::size_t open_limit = 0;       ///< readable and writable bytes; 0: none
+  bool open_limit_is_more = false;  ///< ... beside what is open when the phase begins
   std::size_t mappings_limit = 0;   ///< number of mappings; 0: none
   std::uint32_t clock_gap = 0;   ///< mean number of looks at the clock between jumps; 0: it stands
   std::uint64_t clock_jump = 0;  ///< the most that it jumps, in milliseconds
@@ -57,8 +58,25 @@ class Kernel {
   void begin(std::uint64_t seed);
   void set(const KernelPlan& plan) {
     plan_ = plan;
+    if (plan.open_limit_is_more) plan_.open_limit += open_bytes_;
     burst_left_ = 0;
   }
+  /// While it lives, everything is refused, and the clock stands.
+  class RefuseAll {
+   public:
+    explicit RefuseAll(Kernel& kernel) : kernel_(kernel), before_(kernel.plan_) {
+      kernel_.plan_.refused_calls = (1u << kCalls) - 1;
+      kernel_.plan_.refusal_gap = 1;
+      kernel_.plan_.clock_gap = 0;
+    }
+    ~RefuseAll() { kernel_.plan_ = before_; }
+    RefuseAll(const RefuseAll&) = delete;
+    RefuseAll& operator=(const RefuseAll&) = delete;
+
+   private:
+    Kernel& kernel_;
+    const KernelPlan before_;
+  };
   const KernelPlan& plan() const { return plan_; }
 
   void* reserve(std::size_t bytes, std::size_t alignment);
@@ -83,6 +101,8 @@ class Kernel {
   /// Since the beginning, and since the director last asked for nothing to be refused.
   std::uint64_t refusals() const { return refusals_; }
   std::uint64_t calls() const { return calls_; }
+  /// How often it has granted memory or addresses.
+  std::uint64_t grants() const { return grants_; }
   /// Pages that somebody else has mapped.
   unsigned foreign_pages() const { return foreign_; }
   std::size_t open_bytes() const { return open_bytes_; }
@@ -100,6 +120,7 @@ class Kernel {
   bool exceeds(std::size_t more_space, std::size_t more_open);
   bool is_free(std::uintptr_t start, std::uintptr_t end) const;
   bool is_ours(std::uintptr_t start, std::uintptr_t end, bool all_open) const;
+  bool has_foreign(std::uintptr_t start, std::uintptr_t end) const;
   bool makes_a_hole(std::uintptr_t start, std::uintptr_t end) const;
   std::uintptr_t first_hole(std::size_t bytes, std::size_t alignment) const;
   std::uintptr_t choose_place(std::size_t bytes, std::size_t alignment);
@@ -120,7 +141,7 @@ class Kernel {
   std::size_t space_bytes_ = 0, open_bytes_ = 0;
   std::uint32_t burst_left_ = 0;
   unsigned foreign_ = 0;
-  std::uint64_t refusals_ = 0, calls_ = 0;
+  std::uint64_t refusals_ = 0, calls_ = 0, grants_ = 0;
   std::uint64_t clock_ = 1'000'000;
 };
 

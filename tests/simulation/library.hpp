@@ -21,7 +21,7 @@ inline void check_statistics(const Expected& expected, std::size_t said_free = 0
   if (told.live_blocks != kNotTold) blocks += told.live_blocks;
   const std::size_t unsure = told.unsure_blocks == kNotTold ? 0 : told.unsure_blocks;
   if (told.live_blocks != kNotTold) {
-    SIM_CHECK(blocks <= expected.blocks + expected.torn * 4096 &&
+    SIM_CHECK(blocks <= expected.blocks + expected.vanished * 4096 &&
                   blocks + unsure + said_free >= expected.blocks,
               "statistics: %zu blocks live (%zu unsure, %zu large), the program has %zu", blocks,
               unsure, told.large_objects, expected.blocks);

@@ -201,6 +201,51 @@ void print_failure(const Spec& spec, const Result& got) {
               got.place);
 }
 
+// What is worth to be played in other orders: plans of runs that have met a rare pair (Coverage).
+class Corpus {
+ public:
+  explicit Corpus(const char* file) {
+    if (file == nullptr) return;
+    is_used_ = true;
+    if (std::FILE* const in = std::fopen(file, "r"); in != nullptr) {
+      char line[256];
+      while (std::fgets(line, sizeof line, in) != nullptr) {
+        line[std::strcspn(line, " \n")] = '\0';
+        Spec spec;
+        if (parse(line, spec)) plans_.push_back(spec);
+      }
+      std::fclose(in);
+    }
+    out_ = std::fopen(file, "a");
+  }
+  ~Corpus() {
+    if (out_ != nullptr) std::fclose(out_);
+  }
+  Corpus(const Corpus&) = delete;
+  Corpus& operator=(const Corpus&) = delete;
+
+  void add(const Spec& spec, std::uint64_t new_pairs) {
+    if (!is_used_ || new_pairs == 0) return;
+    plans_.push_back(spec);
+    if (out_ != nullptr)
+      std::fprintf(out_, "%s %llu\n", spec.text().c_str(),
+                   static_cast<unsigned long long>(new_pairs));
+  }
+  /// Each second time one of its plans, in an order that it has not had; false: none.
+  bool draw(std::uint64_t number, Spec& out) const {
+    if (plans_.empty() || number % 2 == 0) return false;
+    test::Random random(number);
+    out = plans_[random.below(plans_.size())];
+    out.schedule = number;
+    return true;
+  }
+
+ private:
+  bool is_used_ = false;
+  std::FILE* out_ = nullptr;
+  std::vector<Spec> plans_;
+};
+
 int search(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   struct Worker {
@@ -216,7 +261,7 @@ int search(const Options& options) {
   std::uint64_t failures = 0;
   unsigned running = 0;
   std::uint64_t next = options.first;
-  std::FILE* const corpus = options.corpus == nullptr ? nullptr : std::fopen(options.corpus, "a");
+  Corpus corpus(options.corpus);
   const auto wants_more = [&] {
     return (failures == 0 || options.keep_going) && (options.runs == 0 || begun < options.runs) &&
            (options.operations == 0 || sum.operations < options.operations) &&
@@ -226,8 +271,8 @@ int search(const Options& options) {
     for (Worker& worker : workers) {
       if (worker.child != 0 || !wants_more()) continue;
       worker.spec = Spec{};
-      worker.spec.seed = next++;
       ++begun;
+      if (!corpus.draw(options.first + begun, worker.spec)) worker.spec.seed = next++;
       worker.child = start_run(worker.spec, worker.out);
       ++running;
     }
@@ -253,10 +298,7 @@ int search(const Options& options) {
       sum.late_stores += got.late_stores;
       sum.refusals += got.refusals;
       sum.new_pairs += got.new_pairs;
-      if (got.new_pairs != 0 && corpus != nullptr) {
-        std::fprintf(corpus, "%s %llu\n", worker.spec.text().c_str(),
-                     static_cast<unsigned long long>(got.new_pairs));
-      }
+      corpus.add(worker.spec, got.new_pairs);
       if (got.failed) {
         ++failures;
         print_failure(worker.spec, got);
@@ -267,7 +309,6 @@ int search(const Options& options) {
       }
     }
   }
-  if (corpus != nullptr) std::fclose(corpus);
   const double took = seconds_since(start);
   const auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(

@@ -16,56 +16,71 @@ namespace spanalloc::os {
 
 using simulation::Call, simulation::kernel, simulation::process, simulation::scheduler;
 
+namespace {
+// Around a call of the kernel's: errno is as it was, and other threads may run, or fork, before the
+// library has noted what the call has done.
+class CallGuard {
+ public:
+  CallGuard() = default;
+  ~CallGuard() { scheduler.kernel_step(); }
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+
+ private:
+  ErrnoGuard keep_;
+};
+}  // namespace
+
 // --- Memory --------------------------------------------------------------------------------------
 
 std::size_t page_size() {
   return 4096;
 }
 void* reserve(std::size_t bytes, std::size_t alignment) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.reserve(bytes, alignment);
 }
 bool open(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.open(address, bytes);
 }
 Placed open_at(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.place_at(address, bytes, true, Call::open_at);
 }
 Placed reserve_at(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.place_at(address, bytes, false, Call::reserve_at);
 }
 bool close(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.close(address, bytes);
 }
 bool release(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.release(address, bytes, Call::release);
 }
 void* map(std::size_t bytes, std::size_t alignment) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.map(bytes, alignment);
 }
 void* map_unheard(std::size_t bytes, std::size_t alignment) {
   return map(bytes, alignment);
 }
 bool unmap(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.release(address, bytes, Call::unmap);
 }
 void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.remap(address, old_bytes, new_bytes);
 }
 bool purge(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.purge(address, bytes, Call::purge);
 }
 bool renew(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
+  const CallGuard guard;
   return kernel.purge(address, bytes, Call::renew);
 }
 bool would_grant(std::size_t bytes) {

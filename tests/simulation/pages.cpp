@@ -294,6 +294,7 @@ void check_all() {
     bool was_free = false;
     std::size_t used = 0;
     std::size_t blocks = 0;
+    std::size_t largest_free = 0;
   } walk{address_of(sp_pages_region(pages))};
   const std::uintptr_t first = walk.next;
   sp_pages_walk(
@@ -306,7 +307,10 @@ void check_all() {
         SIM_CHECK(block->state != SP_PAGES_MOVING, "a block is moving while all threads are idle");
         SIM_CHECK(!is_free || !at.was_free, "two free blocks are neighbours at %p", block->start);
         at.was_free = is_free;
-        if (is_free) return;
+        if (is_free) {
+          at.largest_free = max_of(at.largest_free, block->bytes);
+          return;
+        }
         at.used += block->bytes;
         ++at.blocks;
       },
@@ -315,6 +319,13 @@ void check_all() {
             walk.next - first, region_bytes);
   SIM_CHECK(torn != 0 ? walk.used >= live_bytes : walk.used == live_bytes,
             "%zu bytes are used, the program has %zu", walk.used, live_bytes);
+  // While nobody else is there, what is free is found.
+  if (void* found = nullptr; walk.largest_free != 0) {
+    const sp_pages_status status = sp_pages_allocate(pages, walk.largest_free, &found, nullptr);
+    SIM_CHECK(status == SP_PAGES_OK, "%zu bytes are free in one block, and asked for it says %s",
+              walk.largest_free, sp_pages_status_text(status));
+    SIM_CHECK(sp_pages_free(pages, found) == SP_PAGES_OK, "a free says no");
+  }
   SIM_CHECK(torn != 0 || walk.blocks == live.size(), "%zu blocks are used, the program has %zu",
             walk.blocks, live.size());
 }

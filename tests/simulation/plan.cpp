@@ -97,7 +97,7 @@ void draw_schedule(Random& random, const Plan& plan, Schedule& schedule) {
     schedule.late = static_cast<std::uint8_t>(one_of(random, {64u, 200u, 250u}));
   }
   if (plan.has(Feature::signals) && plan.has(Feature::forks))
-    schedule.signal_gap = one_of(random, {0u, 3'000u, 30'000u});
+    schedule.signal_gap = one_of(random, {0u, 300u, 3'000u, 30'000u});
   if (plan.has(Feature::stalls)) schedule.stall = one_of(random, {0u, 500u, 20'000u});
 }
 
@@ -113,6 +113,10 @@ void draw_kernel(Random& random, const Plan& plan, Placement placement, KernelPl
   if (plan.has(Feature::limits) && random.one_in(2)) {
     const std::size_t limit = (1 + random.below(64)) * kMiB;
     if (random.one_in(2)) kernel.open_limit = limit;
+    if (random.one_in(2)) {
+      kernel.open_limit = random.below(kMiB);
+      kernel.open_limit_is_more = true;
+    }
     if (random.one_in(3)) kernel.space_limit = limit * one_of(random, {1u, 2u, 16u});
     if (random.one_in(3)) kernel.mappings_limit = 4 + random.below(60);
   }
@@ -168,6 +172,7 @@ void switch_off(Feature feature, Plan& plan) {
         kernel.refusal_gap = 0;
         break;
       case Feature::limits:
+        kernel.open_limit_is_more = false;
         kernel.open_limit = kernel.space_limit = kernel.mappings_limit = 0;
         break;
       case Feature::foreign:
@@ -247,6 +252,9 @@ Plan make_plan(const Spec& spec) {
   plan.process.sequences = !random.one_in(4);
   if (plan.has(Feature::limits) && random.one_in(4))
     plan.process.limit_at_start = (16 + random.below(200)) * kMiB;
+  // A range that is opened piece by piece, with others' mappings in its way.
+  const bool limited_among_others = plan.process.limit_at_start != 0 && random.one_in(2);
+  if (limited_among_others) plan.features |= 1u << static_cast<unsigned>(Feature::foreign);
   plan.most_bytes = (std::size_t{4} << random.below(4)) * kMiB;
   const auto placement = one_of(
       random, {Placement::downward, Placement::upward, Placement::scattered, Placement::reused});
@@ -254,6 +262,7 @@ Plan make_plan(const Spec& spec) {
   for (unsigned p = 0; p < phases; ++p) {
     Phase phase = draw_phase(random, plan, p, placement);
     if ((spec.phases >> p & 1) == 0) continue;
+    if (limited_among_others) phase.kernel.foreign = 100;
     if (phase.threads > spec.threads) phase.threads = spec.threads;
     if (phase.operations > spec.operations) phase.operations = spec.operations;
     // It stands for as long as the process runs.

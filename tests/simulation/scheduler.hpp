@@ -58,6 +58,8 @@ class Scheduler {
   bool lives(unsigned thread) const { return threads_[thread].state != State::none; }
   /// What a signal runs, in the thread that it interrupts.
   void set_signal_handler(void (*handler)()) { handler_ = handler; }
+  /// What is told of each store of the library's that arrives.
+  void set_store_check(void (*check)(const void* cell)) { store_check_ = check; }
 
   // --- By a running thread -----------------------------------------------------------------------
 
@@ -80,12 +82,21 @@ class Scheduler {
   void drain_range(const void* first, std::size_t bytes);
   /// Those of all threads.
   void drain_all();
+  /// All of its own, and those of the others to memory that the kernel takes away or moves: it
+  /// makes each processor forget its address first, which a store in flight does not outlive.
+  void drain_range_of_all(const void* first, std::size_t bytes);
   /// Around an operation of the program's: an operation that does not end is a failure.
   void begin_operation();
   void end_operation();
-  /// Until its operation ends no other thread runs. What it waits for will not come: yields count.
-  void run_alone() { alone_ = true; }
+  /// Until its operation ends no other thread runs, however long that takes: the others' stores
+  /// have arrived. What it waits for will not come: yields count.
+  void run_alone() {
+    drain_all();
+    alone_ = true;
+  }
   bool is_alone() const { return alone_; }
+  /// Whether another thread holds a lock.
+  bool do_others_hold_locks() const;
   /// From here on the thread may fail, or wait for ever: that ends the run, which passes.
   void excuse(bool on) {
     threads_[running_].is_excused = on;
@@ -144,6 +155,7 @@ class Scheduler {
     std::uint64_t operation_began = 0;  // in steps of its own
     std::uint64_t own_steps = 0;
     std::uint64_t yields = 0;
+    unsigned signals = 0;  // in the operation
     bool in_operation = false;
     bool is_excused = false;
     std::jmp_buf* sequence = nullptr;
@@ -162,18 +174,24 @@ class Scheduler {
   };
   static constexpr std::size_t kMeetings = 1 << 13;
   static constexpr std::size_t kPairs = 1 << 16;
+  static constexpr std::size_t kVisited = 1 << 14;
 
   static void entry(unsigned thread);
   void point(const void* cell, bool write, const void* site);
   void event();
+  bool is_new(const void* site);
+  void haunt();
   void light_fuse();
   bool meets(const void* cell, bool write, const void* site);
   void switch_threads();
   unsigned choose_next();
   void resume(unsigned thread);
   void leave_for_director();
+  bool takes_another(const Thread& thread);
   void deliver_signal();
   void arrive(Thread& thread, unsigned index);
+  void arrive_range(Thread& thread, const void* first, std::size_t bytes);
+  void write(void* cell, unsigned bytes, std::uint64_t value);
   void let_some_arrive(Thread& thread);
   void lose_late_stores(Thread& thread);
   bool may_arrive(const Thread& thread, unsigned index) const;
@@ -192,14 +210,17 @@ class Scheduler {
   bool alone_ = false;
   bool looks_ = false;
   bool any_excused_ = false;
+  bool loses_stores_ = false;  // at forks, those of vanished threads
   bool signals_blocked_ = false;
   void (*handler_)() = nullptr;
+  void (*store_check_)(const void*) = nullptr;
   unsigned cpus_ = 1;
   unsigned last_on_[64] = {};
   std::uint64_t steps_ = 0, switches_ = 0, signals_ = 0, late_stores_ = 0, new_pairs_ = 0;
   std::uint64_t idle_yields_ = 0;  // since anything was written or an operation ended
   Meeting meetings_[kMeetings] = {};
   std::uint8_t pairs_[kPairs] = {};
+  std::uint8_t visits_[kVisited] = {};
 };
 
 extern Scheduler scheduler;
