@@ -97,7 +97,7 @@ class PartialPurge {
   SPANALLOC_COLD void clear_links_of_purged() {
     for_each_purged(purged(), info_, carved_, [&](std::uint32_t i) {
       unpoison(block_at(i), sizeof(Block));
-      if (has_link(block_at(i))) block_at(i)->clear_link();
+      if (has_link(block_at(i))) block_at(i)->release_link();
     });
   }
 
@@ -231,7 +231,8 @@ class PartialPurge {
   void clear_links(std::uint64_t pages, std::uint64_t gone) {
     for_each_purged(pages, info_, carved_, [&](std::uint32_t i) {
       const std::uint64_t first = std::uint64_t{1} << (info_.offset_of(i) >> PageMask::kBits);
-      if ((first & gone) == 0) block_at(i)->clear_link();
+      // After the mask and the lists: a fork's child finds a link, or the mask that explains it.
+      if ((first & gone) == 0) block_at(i)->release_link();
     });
   }
 
