@@ -531,8 +531,8 @@ class AddressRange {
   Atomic<bool> has_preferred_{false};
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};
-  std::size_t questions_ =
-      0;  // of recover_in_child(), in this process and those that it comes from
+  // Of recover_in_child(), in this process and in those that it comes from.
+  std::size_t questions_ = 0;
   enum Asked : std::uint8_t { kNotAsked, kNotLocked, kLocked };
   Atomic<Asked> locked_{kNotAsked};  // relaxed: it is only asked more often
   std::size_t step_ = 1;
