@@ -5,12 +5,12 @@
 
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <set>
 #include <thread>
 
 #include "address_limit.hpp"
 #include "child.hpp"
+#include "owned.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -25,13 +25,15 @@ struct BumpArenaTestAccess {
 namespace {
 
 using Arena = BumpArena<16, 4, HugePages::kKernelDefault>;
+/// Each gives its 32 TiB of addresses back: there is not room for many.
+using OwnArena = test::Owned<Arena>;
 
 char* address(Arena& arena, std::uint32_t slice) {
   return pointer_to<char>(arena.base() + std::size_t{slice} * Arena::kSlice);
 }
 
 TEST(BumpArena, HandsOutAlignedZeroedDisjointRanges) {
-  auto arena = std::make_unique<Arena>();
+  OwnArena arena;
   ASSERT_TRUE(arena->start());
   EXPECT_TRUE(arena->start()) << "idempotent";
   EXPECT_EQ(arena->base() % (Arena::kSlice << 4), 0u);
@@ -51,7 +53,7 @@ TEST(BumpArena, HandsOutAlignedZeroedDisjointRanges) {
 }
 
 TEST(BumpArena, AlignmentGapsServeSmallerRequests) {
-  auto arena = std::make_unique<Arena>();
+  OwnArena arena;
   ASSERT_TRUE(arena->start());
   EXPECT_EQ(arena->allocate(0), 1u);
   const std::uint32_t large = arena->allocate(4);
@@ -75,7 +77,7 @@ TEST(BumpArena, TheFirstCallInAForksChildRepairs) {
   for (const auto& call : calls) {
     SCOPED_TRACE(&call - calls);
     test::in_child([&] {
-      auto arena = std::make_unique<Arena>();
+      OwnArena arena;
       ASSERT_TRUE(arena->start());
       ASSERT_EQ(arena->allocate(0), 1u);
       ASSERT_EQ(arena->allocate(4), 16u) << "slices 2 to 15 are kept";
@@ -85,13 +87,12 @@ TEST(BumpArena, TheFirstCallInAForksChildRepairs) {
       call(*arena);
       EXPECT_GE(arena->statistics().lost_bytes, 14 * Arena::kSlice);
       for (int i = 0; i < 20; ++i) EXPECT_GE(arena->allocate(0), 32u);
-      arena->destroy();
     });
   }
 }
 
 TEST(BumpArena, OpensLittle) {
-  auto arena = std::make_unique<Arena>();
+  OwnArena arena;
   ASSERT_TRUE(arena->start());
   ASSERT_NE(arena->allocate(0), 0u);
   EXPECT_LE(arena->statistics().opened_bytes, 4 * Arena::kSlice);
@@ -105,7 +106,7 @@ TEST(BumpArena, OpensLittle) {
 TEST(BumpArena, ASmallArenaEndsAndStaysUsable) {
   test::in_child([] {
     setenv("SPANALLOC_ARENA_BITS", "30", 1);
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     EXPECT_EQ(arena->statistics().reserved_bytes, kGiB);
     std::size_t slices = 0;
@@ -120,7 +121,7 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   test::in_child([] {
     ASSERT_TRUE(test::leave_address_space(512 * kMiB));
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     std::size_t bytes = 0;
     for (std::uint32_t g = arena->allocate(0); g != 0; g = arena->allocate(0)) {
@@ -155,7 +156,7 @@ TEST(BumpArena, ALaterLimitOnAddressesTakesTheReservation) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   test::in_child([] {
     const std::size_t before = test::address_space_in_use();
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     ASSERT_TRUE(arena->is_reserved());
     ASSERT_NE(arena->allocate(0), 0u);
@@ -169,7 +170,7 @@ TEST(BumpArena, ALaterLimitOnAddressesTakesTheReservation) {
 TEST(BumpArena, ALaterLimitOnDataIsSeenBeforeItRefuses) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   test::in_child([] {
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     for (int i = 0; i < 100; ++i) ASSERT_NE(arena->allocate(0), 0u);
     ASSERT_TRUE(arena->is_reserved());
@@ -189,7 +190,7 @@ TEST(BumpArena, ARefusalLosesNothing) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   test::in_child([] {
     ASSERT_TRUE(test::leave_address_space(64 * kMiB));
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     while (arena->allocate(0) != 0) {
     }
@@ -206,7 +207,7 @@ TEST(BumpArena, StepsOverForeignMappings) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   test::in_child([] {
     ASSERT_TRUE(test::leave_address_space(kGiB));
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     const std::uint32_t first = arena->allocate(0);
     ASSERT_NE(first, 0u);
@@ -238,7 +239,7 @@ TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
   munlockall();
   test::in_child([] {
     ASSERT_EQ(mlockall(MCL_FUTURE), 0);
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     for (int i = 0; i < 8; ++i) ASSERT_NE(arena->allocate(0), 0u);
     EXPECT_LE(arena->statistics().opened_bytes, 9 * Arena::kSlice);
@@ -252,7 +253,7 @@ TEST(BumpArena, MemoryLockedBeforeIsOpenedAsUsed) {
   if (mlockall(MCL_CURRENT) != 0) GTEST_SKIP() << "this process may not lock its memory";
   munlockall();
   test::in_child([] {
-    auto arena = std::make_unique<Arena>();
+    OwnArena arena;
     ASSERT_TRUE(arena->start());
     ASSERT_NE(arena->allocate(0), 0u);
     ASSERT_EQ(mlockall(MCL_CURRENT), 0);
