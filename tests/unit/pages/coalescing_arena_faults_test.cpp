@@ -187,6 +187,39 @@ TEST_F(CoalescingArenaTest, AChildNeverTouchesAPlaceThatWasJustLeft) {
   expect_books(*arena, *tenant);
 }
 
+// What a thread was decommitting when it vanished is a block that it had claimed, too. In a placed
+// range it is unmapped once: from then on its addresses may be anybody's.
+TEST_F(CoalescingArenaTest, AChildDecommitsOnceWhatItsParentWasDecommitting) {
+  start();
+  if (arena->statistics().reserved_bytes >= kGiB) GTEST_SKIP() << "nothing is unmapped there";
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  tenant->give(a);
+  unsigned forks = 0;
+  Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
+    if (call.kind != Calls::kRelease || call.address != address_of(tenant->address(a)))
+      return false;
+    ++forks;
+    test::in_child([&] {
+      Calls::refuses = nullptr;
+      SpinLock::enter_child();
+      std::thread([&] {
+        const auto unmapped = Calls::during(Calls::kRelease, [&] {
+          arena->recover_lock();
+          arena->recover_in_child();
+        });
+        EXPECT_EQ(unmapped.size(), 1u);
+        expect_books(*arena, *tenant);
+      }).join();
+    });
+    return false;
+  });
+  EXPECT_GE(arena->decommit_free(), 4 * kSlice);
+  EXPECT_EQ(forks, 1u);
+  Calls::refuses = nullptr;
+  expect_books(*arena, *tenant);
+}
+
 // --- Any one call refused ------------------------------------------------------------------------
 
 // A bit of everything. What is refused is asked for again at once.
