@@ -287,6 +287,7 @@ class AddressRange {
   }
 
  private:
+  friend struct AddressRangeTestAccess;  // defined by unit tests only
   friend struct spanalloc::InspectionAccess;
   friend struct spanalloc::HeapsInspectionAccess;
 

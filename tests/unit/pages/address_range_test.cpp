@@ -11,6 +11,15 @@
 #include "pages/coalescing_arena_test_support.hpp"
 
 namespace spanalloc {
+
+struct AddressRangeTestAccess {
+  /// As in a fork's child that has what was noted of the range, and not where it begins.
+  template <class Range>
+  static void forget_base(Range& range) {
+    range.base_.store_relaxed(0);
+  }
+};
+
 namespace {
 
 using Calls = FaultyCalls;
@@ -131,6 +140,43 @@ TEST_F(AddressRangeTest, AChildOfThatMomentFindsOutWhatIsLeft) {
   open_all(100);
   EXPECT_FALSE(range.reserved());
   EXPECT_EQ(forks, 2u);
+}
+
+// It asks by mapping a page, and forks, too, before it has unmapped that.
+TEST_F(AddressRangeTest, AChildsChildAsksForAnotherPage) {
+  unsigned forks = 0;
+  Calls::refuses = [&](const Calls::Call& call, std::size_t) {
+    if (call.kind != Calls::kRelease || call.bytes != os::page_size()) return is_question(call);
+    ++forks;
+    test::in_child([this] {
+      int ended = -1;
+      Calls::refuses.may([&](const Calls::Call& inner, std::size_t) {
+        if (inner.kind != Calls::kRelease) return false;
+        ended = test::run_in_child([this] {
+          Calls::refuses = nullptr;
+          range.recover_in_child();
+          return range.reserved() ? 1 : 0;
+        });
+        return false;
+      });
+      range.recover_in_child();
+      EXPECT_FALSE(range.reserved());
+      EXPECT_EQ(ended, 0);
+    });
+    return false;
+  };
+  open_all(100);
+  EXPECT_EQ(forks, 1u);
+}
+
+// A child begins a range anew that it does not find begun, whatever else it finds.
+TEST_F(AddressRangeTest, IsBegunWithoutWhatWasSkippedBefore) {
+  ASSERT_TRUE(range.skip_to(range.opened() + 5));
+  ASSERT_EQ(range.skipped(), 5u);
+  AddressRangeTestAccess::forget_base(range);
+  ASSERT_TRUE(range.start(kSlice));
+  EXPECT_EQ(range.skipped(), 0u);
+  EXPECT_FALSE(range.has_skipped_behind(1));
 }
 
 }  // namespace
