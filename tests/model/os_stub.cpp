@@ -122,6 +122,10 @@ void grant_purges() {
   purges = true;
 }
 
+void refuse_purges() {
+  purges = false;
+}
+
 void set_clock(std::uint64_t ms) {
   clock_ms = ms;
 }

@@ -18,6 +18,8 @@ void limit_first_range(std::size_t bytes);
 void refuse_memory();
 /// From now on os::purge() makes memory read as zero. Before, it is refused.
 void grant_purges();
+/// From now on it is refused.
+void refuse_purges();
 /// From now on os::now_ms() is so much. Before, it is 0.
 void set_clock(std::uint64_t ms);
 

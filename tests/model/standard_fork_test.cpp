@@ -250,6 +250,17 @@ struct Neighbours : StandardWorld {
     free(p[3]);
   }
 };
+// A thread purges the pages of a shared span, which the kernel refuses.
+struct PurgeIsRefused : StandardWorld {
+  static constexpr unsigned kThreads = 1;
+  void* p[4];
+  PurgeIsRefused() {
+    start_with(0, kFour, p);
+    for (const unsigned i : {0u, 1u, 2u}) start_freed(0, p[i]);
+    refuse_purges();
+  }
+  void thread(unsigned) { trim(); }
+};
 // A cached large span is taken, and taken away.
 struct CachedLarge : StandardWorld {
   static constexpr unsigned kThreads = 2;
@@ -415,6 +426,7 @@ TEST(StandardFork, SpansAreWhereTheyBelong) {
                                                                                     1);
   expect_holds_when_forked<Forked<Adoption, Left{.lost = 1, .just_freed = 0}>>("Adoption", 1);
   expect_holds_when_forked<Forked<Neighbours>>("Neighbours", 1);
+  expect_holds_when_forked<Forked<PurgeIsRefused>>("PurgeIsRefused", 0);
 }
 TEST(StandardFork, AtThreadsEnds) {
   expect_holds_when_forked<Forked<EndsWithSpans, Left{.lost = 1}>>("EndsWithSpans", 1);
@@ -474,6 +486,7 @@ TEST(StandardFork, EachReleaseIsNeeded) {
   expect_needs_release<EndsWithLoan, kRecord>("cache records, with a loan");
   expect_needs_release<PlaceIsUsedAgain, kMagazines>("magazines");
   expect_needs_release<TakenIsKept, kBlocks>("links of blocks that are taken");
+  expect_needs_release<PurgeIsRefused, kBlocks>("links of blocks that are purged");
 }
 
 }  // namespace
