@@ -494,5 +494,20 @@ TEST(ScallocSpan, TheNextLife) {
   EXPECT_HOLDS_EVERYWHERE(SlowSettler, 2, 1);
 }
 
+// A fork finds any step of a span's way into the pool.
+struct FoundOnItsWay : World {
+  static constexpr unsigned kThreads = 1;
+  void* p[4];
+  FoundOnItsWay() { start_with(0, kThree, 4, p); }
+  void thread(unsigned) {
+    for (const unsigned i : {0u, 1u, 2u}) deallocate(p[i]);
+  }
+  void at_rest() { check_free_spans_are_dirty(); }
+};
+
+TEST(ScallocSpan, AForkFindsHowFarAFreeSpanWasWritten) {
+  EXPECT_HOLDS(FoundOnItsWay, {.memory = MemoryModel::pso, .forks = true});
+}
+
 }  // namespace
 }  // namespace spanalloc::model

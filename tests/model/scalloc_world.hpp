@@ -161,6 +161,16 @@ class ScallocWorld {
       if (live(n) == 0) MODEL_CHECK(word(n).state() == State::kFree);
     }
   }
+  /// In a fork's child, which may pool each span that it finds marked as free: it knows how far
+  /// such a span was written.
+  void check_free_spans_are_dirty() const {
+    for (unsigned n = 1; n < limit(); ++n) {
+      if (!directory().mark(scalloc::known_slice(n)).is_free()) continue;
+      const scalloc::SizeClass& c = scalloc::info(span(n)->size_class.load_relaxed());
+      MODEL_CHECK(span(n)->dirty_to >=
+                  c.first_block + std::size_t{span(n)->carved.load_relaxed()} * c.block_size);
+    }
+  }
   /// The span that held this object is in the pool.
   bool is_free(const void* p) const { return word(number_of(p)).state() == State::kFree; }
 
