@@ -10,8 +10,10 @@
 #include <future>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "child.hpp"
 #include "engines/scalloc/test_support.hpp"
 #include "os_calls.hpp"
@@ -468,6 +470,73 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkFreesTheLockOfWhoStartsTheHeap) {
             0);
   done.set_value();
   other.join();
+}
+
+// A thread that gives a pooled span's addresses back is about to call the kernel, or has just
+// called it.
+class StandsAsItCloses {
+ public:
+  StandsAsItCloses(First& heap, scalloc::Span* span, bool has_called) : before_(&stand) {
+    if (has_called) gone_ = span->address() + os::page_size();
+    closing_ = std::thread([&heap] { EXPECT_TRUE(heap->backend().close_pooled()); });
+    stands_.get_future().wait();
+  }
+  ~StandsAsItCloses() {
+    go_on_.set_value();
+    closing_.join();
+  }
+  StandsAsItCloses(const StandsAsItCloses&) = delete;
+  StandsAsItCloses& operator=(const StandsAsItCloses&) = delete;
+
+  static constexpr std::size_t kObject = 512 * kKiB;
+
+ private:
+  static void stand() {
+    if (has_stood_) return;
+    has_stood_ = true;
+    if (gone_ != 0) os::release(pointer_to(gone_), kObject);
+    stands_.set_value();
+    go_on_.get_future().wait();
+  }
+
+  static inline std::uintptr_t gone_ = 0;
+  static inline bool has_stood_ = false;
+  static inline std::promise<void> stands_;
+  static inline std::promise<void> go_on_;
+  const test::BeforeEachCall before_;
+  std::thread closing_;
+};
+
+// The child believes no page to be open that is gone, and can map all that is.
+TEST(ScallocHeapsOfSeveralConfigs, AForkFindsWhatOfAPooledSpanIsOpen) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  for (const bool has_called : {false, true}) {
+    SCOPED_TRACE(has_called);
+    in_child([has_called] {
+      ASSERT_TRUE(test::leave_address_space(kGiB)) << "else nothing is given back";
+      constexpr std::size_t kObject = StandsAsItCloses::kObject;
+      First heap;
+      scalloc::Span* span = nullptr;
+      on_another_thread([&] {
+        void* const p = heap->allocate(kObject);
+        std::memset(p, 1, kObject);
+        span = span_of(p);
+        heap->deallocate(p);
+      });
+      ASSERT_EQ(heap->census().pooled, 1u);
+      const StandsAsItCloses other(heap, span, has_called);
+      EXPECT_EQ(test::run_in_child([&] {
+                  auto* const p = static_cast<char*>(heap->allocate_zeroed(kObject));
+                  if (p == nullptr || span_of(p) != span) return 1;
+                  for (std::size_t i = 0; i < kObject; ++i) {
+                    if (std::exchange(p[i], 1) != 0) return 2;
+                  }
+                  return 0;
+                }),
+                0);
+    });
+  }
 }
 
 using ScallocHeapsDeathTest = testing::Test;
