@@ -1,11 +1,14 @@
 // Heaps and threads of the a2alloc engine.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
 #include "engines/a2alloc/test_support.hpp"
+#include "os_calls.hpp"
 
 namespace spanalloc {
 namespace {
@@ -85,6 +88,53 @@ std::size_t records_of_ten_threads() {
 TEST_F(A2allocThreads, RecordsTakeUpASuperblockEachOrShareOne) {
   EXPECT_EQ(records_of_ten_threads<A2allocReport>(), 10u);
   EXPECT_EQ(records_of_ten_threads<A2allocSharedRecords>(), 1u);
+}
+
+// A thread has taken an empty superblock out of a heap, and stands there until another one waits
+// for that heap's lock.
+struct StandsAsItEvicts : a2alloc::NoObserver {
+  static inline std::atomic<bool> stands{true};
+  static inline std::atomic<bool> may_go_on{false};
+  static void evicts_superblock() {
+    if (stands.exchange(true)) return;
+    const std::size_t before = test::yields();
+    while (test::yields() == before && !may_go_on) std::this_thread::yield();
+  }
+};
+struct EvictConfig : A2allocReport {
+  using Observer = StandsAsItEvicts;
+};
+
+// That one has found no memory, and evicts nothing itself. What it has waited for serves it.
+TEST_F(A2allocThreads, OneWithoutMemoryIsServedByWhatAnotherEvicts) {
+  test::Variable smallest{"SPANALLOC_ARENA_BITS", "30"};
+  for (const std::size_t size : {test::kHalf, 2 * test::kHalf}) {
+    SCOPED_TRACE(size);
+    test::OwnHeap<EvictConfig> heap;
+    void* const last = heap->allocate(16);
+    std::binary_semaphore is_full{0};
+    std::binary_semaphore memory_is_out{0};
+    std::thread without_memory([&] {
+      for (int i = 0; i < 2; ++i) EXPECT_NE(heap->allocate(test::kHalf), nullptr);
+      is_full.release();
+      memory_is_out.acquire();
+      EXPECT_NE(heap->allocate(size), nullptr);
+      StandsAsItEvicts::may_go_on = true;
+    });
+    is_full.acquire();
+    for (std::size_t n = 256 * kMiB; n >= test::kPiece; n /= 2) {
+      while (heap->allocate(n) != nullptr) {
+      }
+    }
+    heap->deallocate(last);
+    StandsAsItEvicts::stands = StandsAsItEvicts::may_go_on = false;
+    std::thread evicts([&] { heap->trim(); });
+    while (!StandsAsItEvicts::stands) std::this_thread::yield();
+    memory_is_out.release();
+    without_memory.join();
+    evicts.join();
+    checked(heap);
+  }
 }
 
 }  // namespace
