@@ -10,11 +10,14 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
+#include "child.hpp"
 #include "engines.hpp"
 #include "engines/a2alloc/engine.hpp"
+#include "engines/a2alloc/test_support.hpp"
 #include "environment.hpp"
 #include "os_calls.hpp"
 #include "sanitizers.hpp"
@@ -198,6 +201,32 @@ TEST(A2allocForkHandler, AHeapMadeInItIsWholeInTheChild) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   alarm(0);
   EXPECT_TRUE(HandlerEngine::census().consistent());
+}
+
+// A thread that repairs a heap has lost one of its superblocks, which is about to leave the heap.
+TEST(A2allocForkLost, WhatIsLostLeavesItsHeapInTheChild) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  test::OwnHeap<A2allocReport> heap;
+  auto* const piece = heap->piece_of(heap->allocate(40));
+  SpinLock& lock = piece->heap.load_relaxed()->lock;
+  std::binary_semaphore is_lost{0};
+  std::binary_semaphore may_go_on{0};
+  std::thread repairs([&] {
+    const LockGuard guard(lock);
+    heap->global_heap().lose(piece);
+    is_lost.release();
+    may_go_on.acquire();
+  });
+  is_lost.acquire();
+  EXPECT_EQ(test::run_in_child([&] {
+              const a2alloc::Census census = heap->census();
+              return is_whole(census, "with a superblock lost") && census.lost_to_fork == 1 ? 0 : 1;
+            }),
+            0);
+  may_go_on.release();
+  repairs.join();
 }
 
 // A thread is about to give back pages that it has taken out of everybody's
