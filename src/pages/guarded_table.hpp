@@ -184,6 +184,8 @@ class GuardedTable {
   }
 
  private:
+  friend struct GuardedTableTestAccess;  // defined by unit tests only
+
   void forget() {
     base_.store_relaxed(0);
     capacity_ = open_ = mapped_ = mapping_ = 0;

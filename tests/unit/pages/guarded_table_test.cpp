@@ -19,6 +19,15 @@
 #include "sanitizers.hpp"
 
 namespace spanalloc {
+
+struct GuardedTableTestAccess {
+  /// As in a fork's child that has what was noted of the table, and not where it begins.
+  template <class Table>
+  static void forget_base(Table& table) {
+    table.base_.store_relaxed(0);
+  }
+};
+
 namespace {
 
 using Calls = FaultyCalls;
@@ -289,6 +298,21 @@ TEST_F(GuardedTableTest, AForkBeforeAForeignMappingWasMetLeavesItAlone) {
   Calls::reset();
   table.destroy();
   munmap(theirs, 3 * kPage);
+}
+
+// A child begins a table anew that it does not find begun, whatever else it finds.
+TEST_F(GuardedTableTest, IsBegunWithNothingOpenAndWithoutGaps) {
+  start();
+  void* theirs = map_foreign(table.base() + 2 * kMiB, kPage);
+  ASSERT_LT(table.open_up_to(0, 4 * kMiB, false).end, 4 * kMiB);
+  GuardedTableTestAccess::forget_base(table);
+  start();
+  ASSERT_FALSE(table.is_used());
+  EXPECT_TRUE(table.is_without_gaps());
+  ASSERT_EQ(table.open_up_to(0, 100, false).end, 100u);
+  use(0, 100);
+  table.destroy();
+  munmap(theirs, kPage);
 }
 
 // A process may have only so many mappings: what is reserved and cannot be
