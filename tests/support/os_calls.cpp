@@ -30,6 +30,7 @@ constinit std::atomic<std::uint64_t> clock_ms{1'000'000'000};  // 0: the machine
 constinit std::atomic<bool> hints_want_more_room{false};
 constinit std::atomic<int> mapped_over{0};  // NothingIsMappedOver::Way; 0: it is
 constinit std::atomic<std::size_t> refused_over{0};
+constinit std::atomic<bool> nothing_is_unmapped{false};
 constinit std::atomic<void (*)()> before_call{nullptr};
 constexpr std::size_t kHugePage = 2 * kMiB;
 
@@ -71,6 +72,13 @@ NothingIsMappedOver::~NothingIsMappedOver() {
 }
 std::size_t NothingIsMappedOver::refused() {
   return refused_over.load(std::memory_order_relaxed);
+}
+
+NothingIsUnmapped::NothingIsUnmapped() {
+  nothing_is_unmapped.store(true, std::memory_order_relaxed);
+}
+NothingIsUnmapped::~NothingIsUnmapped() {
+  nothing_is_unmapped.store(false, std::memory_order_relaxed);
 }
 
 BeforeEachCall::BeforeEachCall(void (*f)()) {
@@ -149,6 +157,10 @@ int __wrap_madvise(void* address, std::size_t bytes, int advice) noexcept {
 
 int __wrap_munmap(void* address, std::size_t bytes) noexcept {
   test::come_before_a_call();
+  if (test::nothing_is_unmapped.load(std::memory_order_relaxed)) {
+    errno = ENOMEM;
+    return -1;
+  }
   const int result = __real_munmap(address, bytes);
   if (result == 0) test::mapped.fetch_sub(test::whole_pages(bytes), std::memory_order_relaxed);
   return result;

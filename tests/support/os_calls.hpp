@@ -42,6 +42,15 @@ class NothingIsMappedOver {
   static std::size_t refused();
 };
 
+/// While it lives no munmap unmaps anything.
+class NothingIsUnmapped {
+ public:
+  NothingIsUnmapped();
+  ~NothingIsUnmapped();
+  NothingIsUnmapped(const NothingIsUnmapped&) = delete;
+  NothingIsUnmapped& operator=(const NothingIsUnmapped&) = delete;
+};
+
 /// While it lives f() comes before each mmap, munmap and madvise that is not f's own.
 class BeforeEachCall {
  public:

@@ -472,11 +472,25 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkFreesTheLockOfWhoStartsTheHeap) {
   other.join();
 }
 
+// Where address space is limited that of pooled spans is given back. Here is one that was written.
+constexpr std::size_t kPooled = 512 * kKiB;
+scalloc::Span* pool_a_span(First& heap) {
+  scalloc::Span* span = nullptr;
+  on_another_thread([&] {
+    void* const p = heap->allocate(kPooled);
+    std::memset(p, 1, kPooled);
+    span = span_of(p);
+    heap->deallocate(p);
+  });
+  EXPECT_EQ(heap->census().pooled, 1u);
+  return span;
+}
+
 // A thread that gives a pooled span's addresses back is about to call the kernel, or has just
 // called it.
 class StandsAsItCloses {
  public:
-  StandsAsItCloses(First& heap, scalloc::Span* span, bool has_called) : before_(&stand) {
+  StandsAsItCloses(First& heap, const scalloc::Span* span, bool has_called) : before_(&stand) {
     if (has_called) gone_ = span->address() + os::page_size();
     closing_ = std::thread([&heap] { EXPECT_TRUE(heap->backend().close_pooled()); });
     stands_.get_future().wait();
@@ -488,13 +502,11 @@ class StandsAsItCloses {
   StandsAsItCloses(const StandsAsItCloses&) = delete;
   StandsAsItCloses& operator=(const StandsAsItCloses&) = delete;
 
-  static constexpr std::size_t kObject = 512 * kKiB;
-
  private:
   static void stand() {
     if (has_stood_) return;
     has_stood_ = true;
-    if (gone_ != 0) os::release(pointer_to(gone_), kObject);
+    if (gone_ != 0) os::release(pointer_to(gone_), kPooled);
     stands_.set_value();
     go_on_.get_future().wait();
   }
@@ -514,22 +526,14 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkFindsWhatOfAPooledSpanIsOpen) {
   for (const bool has_called : {false, true}) {
     SCOPED_TRACE(has_called);
     in_child([has_called] {
-      ASSERT_TRUE(test::leave_address_space(kGiB)) << "else nothing is given back";
-      constexpr std::size_t kObject = StandsAsItCloses::kObject;
+      ASSERT_TRUE(test::leave_address_space(kGiB));
       First heap;
-      scalloc::Span* span = nullptr;
-      on_another_thread([&] {
-        void* const p = heap->allocate(kObject);
-        std::memset(p, 1, kObject);
-        span = span_of(p);
-        heap->deallocate(p);
-      });
-      ASSERT_EQ(heap->census().pooled, 1u);
+      const scalloc::Span* const span = pool_a_span(heap);
       const StandsAsItCloses other(heap, span, has_called);
       EXPECT_EQ(test::run_in_child([&] {
-                  auto* const p = static_cast<char*>(heap->allocate_zeroed(kObject));
+                  auto* const p = static_cast<char*>(heap->allocate_zeroed(kPooled));
                   if (p == nullptr || span_of(p) != span) return 1;
-                  for (std::size_t i = 0; i < kObject; ++i) {
+                  for (std::size_t i = 0; i < kPooled; ++i) {
                     if (std::exchange(p[i], 1) != 0) return 2;
                   }
                   return 0;
@@ -537,6 +541,21 @@ TEST(ScallocHeapsOfSeveralConfigs, AForkFindsWhatOfAPooledSpanIsOpen) {
                 0);
     });
   }
+}
+
+TEST(ScallocHeapsOfSeveralConfigs, APooledSpanThatTheKernelDoesNotCloseIsOpen) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  in_child([] {
+    ASSERT_TRUE(test::leave_address_space(kGiB));
+    First heap;
+    const scalloc::Span* const span = pool_a_span(heap);
+    {
+      const test::NothingIsUnmapped refuses;
+      EXPECT_FALSE(heap->backend().close_pooled());
+    }
+    EXPECT_EQ(span_of(heap->allocate(kPooled)), span);
+  });
 }
 
 using ScallocHeapsDeathTest = testing::Test;
