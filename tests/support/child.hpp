@@ -53,6 +53,29 @@ inline void fork_and_go_on_as_the_child(int) {
   std::_Exit(testing::Test::HasFailure() ? 1 : 0);
 }
 
+/// What a signal handler's forks are in a test with a process of its own: each child goes on with
+/// what was interrupted, to the test's end; then so does the parent.
+struct HandlersForks {
+  static inline bool is_child = false;
+  static inline unsigned forks = 0;
+  static inline unsigned failed = 0;
+  /// Where the handler comes. A child forks no more.
+  static void fork_here() {
+    if (is_child) return;
+    ++forks;
+    const pid_t child = fork();
+    is_child = child == 0;
+    int status = 0;
+    if (!is_child && (waitpid(child, &status, 0) != child || status != 0)) ++failed;
+  }
+  /// At the test's end.
+  static void expect_children_succeed() {
+    if (is_child) tell_and_exit();
+    EXPECT_NE(forks, 0u) << "nothing was interrupted";
+    EXPECT_EQ(failed, 0u) << "of " << forks;
+  }
+};
+
 /// f(), with the checks of a test, in a child of this process.
 template <class F>
 void in_child(F f) {

@@ -78,28 +78,6 @@ class Ranges {
   std::vector<Filled> stay_;
 };
 
-// A signal handler that forks before each call of the kernel. Each child goes on with what was
-// interrupted, to the test's end; then so does the parent.
-struct HandlersForks {
-  static inline bool is_child = false;
-  static inline unsigned forks = 0;
-  static inline unsigned failed = 0;
-  static void fork_here() {
-    if (is_child) return;
-    ++forks;
-    const pid_t child = fork();
-    is_child = child == 0;
-    int status = 0;
-    if (!is_child && (waitpid(child, &status, 0) != child || status != 0)) ++failed;
-  }
-  // At the test's end.
-  static void expect_children_succeed() {
-    if (is_child) test::tell_and_exit();
-    EXPECT_NE(forks, 0u) << "nothing was interrupted";
-    EXPECT_EQ(failed, 0u) << "of " << forks;
-  }
-};
-
 void skip_if_forks_are_not_followed() {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
@@ -114,11 +92,11 @@ TEST(Runs, ATrimThatAHandlersForkInterruptsRecovers) {
     const test::RestingThread left_behind;
     Ranges ranges;
     {
-      const test::BeforeEachCall handler(&HandlersForks::fork_here);
+      const test::BeforeEachCall handler(&test::HandlersForks::fork_here);
       EXPECT_TRUE(runs.trim());
     }
     ranges.expect_each_is_had_once();
-    HandlersForks::expect_children_succeed();
+    test::HandlersForks::expect_children_succeed();
   });
 }
 
@@ -134,11 +112,11 @@ TEST(Runs, APurgeForTheBoundThatAHandlersForkInterruptsRecovers) {
       if (i == 0) runs.keep_bound();
     }
     {
-      const test::BeforeEachCall handler(&HandlersForks::fork_here);
+      const test::BeforeEachCall handler(&test::HandlersForks::fork_here);
       runs.keep_bound();
     }
     ranges.expect_each_is_had_once();
-    HandlersForks::expect_children_succeed();
+    test::HandlersForks::expect_children_succeed();
   });
 }
 
@@ -154,13 +132,13 @@ TEST(Runs, ARecoveryThatAHandlersForkInterruptsRecovers) {
     static const pid_t parent = getpid();
     static bool is_recovered = false;
     const test::BeforeEachCall handler([] {
-      if (getpid() != parent && !is_recovered) HandlersForks::fork_here();
+      if (getpid() != parent && !is_recovered) test::HandlersForks::fork_here();
     });
     EXPECT_EQ(test::run_in_child([&] {
                 is_recovered = true;
                 RunsTestAccess::set_at_limit(false);
                 ranges.expect_each_is_had_once();
-                HandlersForks::expect_children_succeed();
+                test::HandlersForks::expect_children_succeed();
                 return testing::Test::HasFailure() ? 1 : 0;
               }),
               0);

@@ -229,8 +229,7 @@ TEST(A2allocForkLost, WhatIsLostLeavesItsHeapInTheChild) {
   repairs.join();
 }
 
-// A thread is about to give back pages that it has taken out of everybody's
-// reach, when the process forks.
+// A thread is about to give back pages that it has taken out of everybody's reach.
 struct StandsBeforeThePurge : a2alloc::NoObserver {
   static inline std::atomic<bool> stands{false};
   static inline std::atomic<bool> may_go_on{false};
@@ -242,54 +241,84 @@ struct StandsBeforeThePurge : a2alloc::NoObserver {
 struct PurgeConfig : A2alloc {
   using Observer = StandsBeforeThePurge;
 };
-using PurgeEngine = A2allocEngine<PurgeConfig>;
 
-TEST(A2allocForkPurge, WhatIsBeingPurgedIsFreeInTheChild) {
+class A2allocPurge : public testing::Test {
+ protected:
+  A2allocPurge() { StandsBeforeThePurge::stands = StandsBeforeThePurge::may_go_on = false; }
+  test::OwnHeap<PurgeConfig> heap;
+};
+
+constexpr std::size_t kPurged = 100 * kMiB;
+bool all_is_free(const a2alloc::Census& census, const char* when) {
+  return is_whole(census, when) && census.large == 0 && census.lost_to_fork == 0 &&
+         census.free >= kPurged / test::kPiece;
+}
+
+TEST_F(A2allocPurge, WhatIsBeingPurgedIsFreeInAForksChild) {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   alarm(540);
-  constexpr std::size_t kPieces = 100 * kMiB / a2alloc::kSuperblockBytes<PurgeConfig>;
-  PurgeEngine::deallocate(PurgeEngine::allocate(40));
-  std::thread purger([] { PurgeEngine::deallocate(PurgeEngine::allocate(100 * kMiB)); });
+  heap->deallocate(heap->allocate(40));
+  std::thread purger([&] { heap->deallocate(heap->allocate(kPurged)); });
   while (!StandsBeforeThePurge::stands) std::this_thread::yield();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(540);
-    StandsBeforeThePurge::may_go_on = true;
-    const a2alloc::Census census = PurgeEngine::census();
-    if (!is_whole(census, "at its start") || census.lost_to_fork != 0) _exit(3);
-    if (census.free < kPieces) _exit(4);
-    // All of it serves again.
-    char* p = static_cast<char*>(PurgeEngine::allocate_zeroed(100 * kMiB));
-    if (p == nullptr || PurgeEngine::census().known != census.known) _exit(5);
-    for (std::size_t at = 0; at < 100 * kMiB; at += 4096) {
-      if (p[at] != 0) _exit(6);
-    }
-    PurgeEngine::deallocate(p);
-    _exit(is_whole(PurgeEngine::census(), "at its end") ? 0 : 7);
-  }
+  EXPECT_EQ(test::run_in_child([&] {
+              alarm(540);
+              StandsBeforeThePurge::may_go_on = true;
+              const a2alloc::Census census = heap->census();
+              if (!all_is_free(census, "at its start")) return 3;
+              // All of it serves again.
+              char* p = static_cast<char*>(heap->allocate_zeroed(kPurged));
+              if (p == nullptr || heap->census().known != census.known) return 5;
+              for (std::size_t at = 0; at < kPurged; at += 4096) {
+                if (p[at] != 0) return 6;
+              }
+              heap->deallocate(p);
+              return is_whole(heap->census(), "at its end") ? 0 : 7;
+            }),
+            0);
   StandsBeforeThePurge::may_go_on = true;
   purger.join();
-  ASSERT_GE(child, 0);
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   alarm(0);
-  EXPECT_TRUE(PurgeEngine::census().consistent());
+  test::checked(heap);
 }
 
-// The thread that purges forks there itself, as a signal handler may: in
-// the child, too, it goes on.
+// A request that nothing but what is being purged can serve waits for it.
+TEST_F(A2allocPurge, WhatIsBeingPurgedIsWaitedFor) {
+  constexpr std::size_t kBytes = 200 * kMiB;
+  test::Variable smallest{"SPANALLOC_ARENA_BITS", "30"};
+  void* objects[5];
+  for (void*& p : objects) ASSERT_NE(p = heap->allocate(kBytes), nullptr);
+  ASSERT_EQ(heap->allocate(kBytes), nullptr);
+  // Of what the second free leaves more than half goes back, at once.
+  std::thread purger([&] {
+    heap->deallocate(objects[0]);
+    heap->deallocate(objects[1]);
+  });
+  while (!StandsBeforeThePurge::stands) std::this_thread::yield();
+  const std::size_t yields_before = test::yields();
+  std::atomic<bool> is_served{false};
+  std::thread lets_go([&] {
+    while (test::yields() == yields_before && !is_served) std::this_thread::yield();
+    StandsBeforeThePurge::may_go_on = true;
+  });
+  EXPECT_NE(heap->allocate(kBytes), nullptr);
+  is_served = true;
+  EXPECT_GT(test::yields(), yields_before);
+  lets_go.join();
+  purger.join();
+  test::checked(heap);
+}
+
+// The thread that purges forks there itself, as a signal handler may: in the child, too, it goes
+// on. What its parent was about to purge is free to the child, and its own from here on.
 struct ForksBeforeThePurge : a2alloc::NoObserver {
-  static constexpr std::size_t kBytes = 100 * kMiB;
-  static inline pid_t child = -1;
   static inline char* of_child = nullptr;
   static void purges() {
-    if (child != -1) return;
-    child = fork();
-    if (child == 0) use_what_is_free();
+    if (test::HandlersForks::forks != 0) return;
+    test::HandlersForks::fork_here();
+    if (test::HandlersForks::is_child) use_what_is_free();
   }
   static void use_what_is_free();
 };
@@ -298,44 +327,32 @@ struct ForkConfig : A2alloc {
 };
 using ForkEngine = A2allocEngine<ForkConfig>;
 
-// What its parent was about to purge is free to it, and its own from here on.
 void ForksBeforeThePurge::use_what_is_free() {
-  of_child = static_cast<char*>(ForkEngine::allocate(kBytes));
-  if (of_child == nullptr) _exit(8);
-  memset(of_child, 0x5a, kBytes);
+  of_child = static_cast<char*>(ForkEngine::allocate(kPurged));
+  ASSERT_NE(of_child, nullptr);
+  memset(of_child, 0x5a, kPurged);
 }
 
 TEST(A2allocForkPurge, TheThreadThatPurgesMayForkMeanwhile) {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
-  alarm(540);
-  const test::RestingThread left_behind;
-  ForkEngine::deallocate(ForkEngine::allocate(ForksBeforeThePurge::kBytes));
-  if (ForksBeforeThePurge::child == 0) {
-    for (std::size_t at = 0; at < ForksBeforeThePurge::kBytes; at += 4096) {
-      if (ForksBeforeThePurge::of_child[at] != 0x5a) _exit(9);
+  test::in_child([] {
+    const test::RestingThread left_behind;
+    ForkEngine::deallocate(ForkEngine::allocate(kPurged));
+    if (char* const p = ForksBeforeThePurge::of_child; p != nullptr) {
+      for (std::size_t at = 0; at < kPurged; at += 4096) ASSERT_EQ(p[at], 0x5a);
+      ForkEngine::deallocate(p);
     }
-    ForkEngine::deallocate(ForksBeforeThePurge::of_child);
-  }
-  const a2alloc::Census census = ForkEngine::census();
-  const bool is_right = is_whole(census, "behind the purge") && census.large == 0 &&
-                        census.lost_to_fork == 0 &&
-                        census.free >= 100 * kMiB / a2alloc::kSuperblockBytes<ForkConfig>;
-  if (ForksBeforeThePurge::child == 0) _exit(is_right ? 0 : 3);
-  EXPECT_TRUE(is_right);
-  int status = 0;
-  EXPECT_EQ(waitpid(ForksBeforeThePurge::child, &status, 0), ForksBeforeThePurge::child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  alarm(0);
+    EXPECT_TRUE(all_is_free(ForkEngine::census(), "behind the purge"));
+    test::HandlersForks::expect_children_succeed();
+  });
 }
 
 // The same where it has just taken the pieces, with the lock held. The child finds them out of
 // reach and frees them: so they must not be put back.
 struct ForksAsItBooks : a2alloc::NoObserver {
-  static constexpr std::size_t kBytes = 100 * kMiB;
-  static inline pid_t child = -1;
   static void books_out_of_reach() {
-    if (child == -1) child = fork();
+    if (test::HandlersForks::forks == 0) test::HandlersForks::fork_here();
   }
 };
 struct BookConfig : A2alloc {
@@ -346,62 +363,12 @@ using BookEngine = A2allocEngine<BookConfig>;
 TEST(A2allocForkPurge, TheThreadThatPurgesMayForkAsItTakesPieces) {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
-  const test::RestingThread left_behind;
-  BookEngine::deallocate(BookEngine::allocate(ForksAsItBooks::kBytes));
-  const bool is_child = ForksAsItBooks::child == 0;
-  const a2alloc::Census census = BookEngine::census();
-  const bool is_right =
-      is_whole(census, "behind the purge") && census.large == 0 &&
-      census.free >= ForksAsItBooks::kBytes / a2alloc::kSuperblockBytes<BookConfig>;
-  if (is_child) _exit(is_right ? 0 : 3);
-  EXPECT_TRUE(is_right);
-  ASSERT_GT(ForksAsItBooks::child, 0);
-  int status = 0;
-  EXPECT_EQ(waitpid(ForksAsItBooks::child, &status, 0), ForksAsItBooks::child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-}
-
-// A request that nothing but what is being purged can serve waits for it.
-struct WaitsBeforeThePurge : a2alloc::NoObserver {
-  static inline std::atomic<bool> stands{false};
-  static inline std::atomic<bool> may_go_on{false};
-  static void purges() {
-    stands = true;
-    while (!may_go_on) std::this_thread::yield();
-  }
-};
-struct WaitConfig : A2alloc {
-  using Observer = WaitsBeforeThePurge;
-};
-using WaitEngine = A2allocEngine<WaitConfig>;
-
-TEST(A2allocPurge, WhatIsBeingPurgedIsWaitedFor) {
-  constexpr std::size_t kBytes = 200 * kMiB;
-  test::Variable smallest{"SPANALLOC_ARENA_BITS", "30"};
-  void* objects[5];
-  for (void*& p : objects) ASSERT_NE(p = WaitEngine::allocate(kBytes), nullptr);
-  ASSERT_EQ(WaitEngine::allocate(kBytes), nullptr);
-  // Of what the second free leaves more than half goes back, at once.
-  std::thread purger([&] {
-    WaitEngine::deallocate(objects[0]);
-    WaitEngine::deallocate(objects[1]);
+  test::in_child([] {
+    const test::RestingThread left_behind;
+    BookEngine::deallocate(BookEngine::allocate(kPurged));
+    EXPECT_TRUE(all_is_free(BookEngine::census(), "behind the purge"));
+    test::HandlersForks::expect_children_succeed();
   });
-  while (!WaitsBeforeThePurge::stands) std::this_thread::yield();
-  const std::size_t yields_before = test::yields();
-  std::atomic<bool> is_served{false};
-  std::thread lets_go([&] {
-    while (test::yields() == yields_before && !is_served) std::this_thread::yield();
-    WaitsBeforeThePurge::may_go_on = true;
-  });
-  void* p = WaitEngine::allocate(kBytes);
-  is_served = true;
-  EXPECT_NE(p, nullptr);
-  EXPECT_GT(test::yields(), yields_before);
-  lets_go.join();
-  purger.join();
-  WaitEngine::deallocate(p);
-  for (int i = 2; i < 5; ++i) WaitEngine::deallocate(objects[i]);
-  EXPECT_TRUE(WaitEngine::census().consistent());
 }
 
 }  // namespace
