@@ -1,7 +1,7 @@
-# Reads src/engines/libraries.txt, which says how a line is written. SPANALLOC_LIBRARIES: all names, in the order of the
+# Reads src/libraries.txt, which says how a line is written. SPANALLOC_LIBRARIES: all names, in the order of the
 # list. Of each: SPANALLOC_<name>_FOLDER, _ENGINE, _CONFIG, _TRAITS, _OLD_NAME (empty: none), and _TARGET, its target where
 # the build has it.
-set(_list ${PROJECT_SOURCE_DIR}/src/engines/libraries.txt)
+set(_list ${PROJECT_SOURCE_DIR}/src/libraries.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_list})
 set(_known "ships|built|compared|typed|typed-by-name|locks|slow|instructions=[0-9.]+,[0-9.]+|(link|recorded-as)=[a-z0-9-]+")
 file(STRINGS ${_list} _lines REGEX "^[^#]")

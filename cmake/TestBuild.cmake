@@ -1,7 +1,7 @@
 # What the tests of the engines share, as the target `spanalloc_test`: tests/support, how much they are optimised, and
 # which engines a typed test runs over. docs/ci.md says which build tests which.
 set(SPANALLOC_TEST_ENGINES all CACHE STRING
-    "Engines of typed tests beside the typed ones of src/engines/libraries.txt: all, none, or a list of those that are \
+    "Engines of typed tests beside the typed ones of src/libraries.txt: all, none, or a list of those that are \
 typed-by-name there, reference (the test double), and scalloc-ablations")
 set(SPANALLOC_TEST_OPTIMISATION -O2 CACHE STRING
     "Optimisation of the tests in a release build. -O2: the engines compiled into them are then as in the libraries")
@@ -44,7 +44,7 @@ foreach(_name IN LISTS SPANALLOC_LIBRARIES)
     continue()
   endif()
   set(_type "${SPANALLOC_${_name}_ENGINE}<${SPANALLOC_${_name}_CONFIG}>")
-  list(APPEND tested_includes "#include \"engines/${SPANALLOC_${_name}_FOLDER}/engine.hpp\"")
+  list(APPEND tested_includes "#include \"${SPANALLOC_${_name}_FOLDER}/engine.hpp\"")
   list(APPEND tested_engines ${_type})
   if("ships" IN_LIST _traits)
     list(APPEND shipped_engines ${_type})
@@ -66,8 +66,9 @@ endforeach()
 list(REMOVE_DUPLICATES _folders)
 foreach(_folder IN LISTS _folders)
   list(JOIN _configs_of_${_folder} ", " _configs)
-  string(APPEND configs_includes "#include \"engines/${_folder}/config.hpp\"\n")
-  string(APPEND configs_lists "using ${_folder} = ::testing::Types<${_configs}>;\n")
+  string(REGEX REPLACE "^papers/|/engine$" "" _engine ${_folder})
+  string(APPEND configs_includes "#include \"${_folder}/config.hpp\"\n")
+  string(APPEND configs_lists "using ${_engine} = ::testing::Types<${_configs}>;\n")
 endforeach()
 configure_file(${PROJECT_SOURCE_DIR}/tests/support/engine_configs.hpp.in ${PROJECT_BINARY_DIR}/generated/engine_configs.hpp
                @ONLY)

@@ -94,7 +94,7 @@ def complete_case():
 
 
 def complete_figure():
-    from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
+    from papers.shared.figures.catalogue import FIGURES, PAPERS
 
     return [*((figure.id, f"{figure.number}: {figure.title}") for figure in FIGURES.values()),
             *((paper.key, f"all of {paper.title}") for paper in PAPERS.values()), ("all", "all of them"), ("list", "their titles and times")]
@@ -455,7 +455,7 @@ def figure_command(
     """
 
     def work():
-        from spanalloc_bench import figures
+        from papers.shared import figures
 
         if figure != "list":
             import psutil  # noqa: F401  # before anything is built or measured
@@ -490,7 +490,7 @@ def papers_command(
     """
 
     def work():
-        from spanalloc_bench import figures
+        from papers.shared import figures
 
         first = os.path.abspath(results) if results else tree.DEFAULT_OUT
         text = figures.papers(first, *map(os.path.abspath, more or []))

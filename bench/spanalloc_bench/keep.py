@@ -16,7 +16,7 @@ import shutil
 import tempfile
 
 from spanalloc_bench import allocators, attacks, manycore, manycore_rows, medians, memory_return, packed, store
-from spanalloc_bench.figures import records as figures
+from papers.shared.figures import records as figures
 from spanalloc_bench.soak import records as soak
 
 TABLES = (store.SAMPLES, manycore_rows.CSV, attacks.CSV, soak.CSV, memory_return.CSV)

@@ -12,8 +12,8 @@ from PIL import Image
 
 from spanalloc_bench import analyse, drawings, medians, packed, plots, store, tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
-from spanalloc_bench.figures import draw as draw_figure
-from spanalloc_bench.figures import records
+from papers.shared.figures import draw as draw_figure
+from papers.shared.figures import records
 from spanalloc_bench.model import Kind
 
 REPORT = "report.html"

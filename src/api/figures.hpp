@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/compiler.hpp"
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "pages/program_heaps.hpp"
 
 namespace spanalloc {

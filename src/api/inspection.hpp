@@ -1,9 +1,9 @@
-// The record by which a reader outside of the process finds the heap (engines/inspection.hpp), and
+// The record by which a reader outside of the process finds the heap (engine/inspection.hpp), and
 // an ELF note that leads to it. Included once per library, after LibraryEngine is declared.
 #pragma once
 
 #include "base/compiler.hpp"
-#include "engines/inspection.hpp"
+#include "engine/inspection.hpp"
 
 // Addresses in it make it data that the loader writes and then protects. Nobody in the process
 // reads it: `used` keeps it. Two names: the note, which the linker fills in, can only be told how

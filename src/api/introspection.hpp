@@ -13,7 +13,7 @@
 #include "api/figures.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc {

@@ -1,6 +1,6 @@
 // spanalloc_sp: the product engine behind the sp_ names only; malloc stays whose it was.
 #include "api/nested_engine.hpp"
-#include "engines/standard/engine.hpp"
+#include "standard/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = NestedEngine<StandardEngine>;

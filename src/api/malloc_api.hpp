@@ -26,7 +26,7 @@
 #include "api/introspection.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc {

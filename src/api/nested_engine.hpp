@@ -7,7 +7,7 @@
 #include <cstddef>
 
 #include "base/compiler.hpp"
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "os/os.hpp"
 #include "pages/nested_blocks.hpp"
 

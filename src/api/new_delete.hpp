@@ -24,7 +24,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
-#include "engines/operators.hpp"
+#include "engine/operators.hpp"
 
 namespace spanalloc {
 

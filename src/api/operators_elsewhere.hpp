@@ -1,5 +1,5 @@
 // operator new and delete by the process's malloc and free, where these are not ours: those of a
-// tracer that is preloaded before this library, or a program's own. (engines/operators.hpp: what
+// tracer that is preloaded before this library, or a program's own. (engine/operators.hpp: what
 // that costs.)
 //
 // Whose a function is, is told by where the loader has bound its name. If malloc or free is another

@@ -10,7 +10,7 @@
 #include "api/dlopen.hpp"
 #include "api/malloc_api.hpp"
 #include "api/operators_elsewhere.hpp"
-#include "engines/operators.hpp"
+#include "engine/operators.hpp"
 
 namespace spanalloc {
 using LibraryMalloc = MallocApi<LibraryEngine>;

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "os/cgroup.hpp"
 
 namespace spanalloc {

@@ -11,7 +11,7 @@
 #include "api/figures.hpp"
 #include "api/json_writer.hpp"
 #include "base/compiler.hpp"
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "os/os.hpp"
 #include "pages/program_heaps.hpp"
 

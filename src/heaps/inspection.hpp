@@ -9,7 +9,7 @@
 #include "heaps/runs.hpp"
 #include "pages/heaps_inspection.hpp"
 
-// As in engines/standard/inspection.hpp.
+// As in standard/inspection.hpp.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
 

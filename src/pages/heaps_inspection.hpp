@@ -1,5 +1,5 @@
 // Where a reader outside of the process finds the first-class heaps (src/heaps): their records, one
-// for each slice of 64 KiB, and the fields of a heap. The engine's record (engines/inspection.hpp)
+// for each slice of 64 KiB, and the fields of a heap. The engine's record (engine/inspection.hpp)
 // leads here; tools/spanalloc_cli/top/heaps.py has the same list of fields. The linker fills it in,
 // by the types (heaps/inspection.hpp). No thread of ours ever reads it.
 //

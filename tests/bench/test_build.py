@@ -112,10 +112,10 @@ class PartsTest(unittest.TestCase):
 
     def test_figures(self):
         try:
-            from spanalloc_bench.figures import run
+            from papers.shared.figures import run
         except ImportError as error:
             self.skipTest(f"the suite's Python packages are not here: {error}")
-        from spanalloc_bench.figures.catalogue import FIGURES
+        from papers.shared.figures.catalogue import FIGURES
 
         helpers = {"spanalloc_measure": False, "spanalloc_probe": False}
         self.assertEqual(targets(run.parts(PLACES, [FIGURES["coalescing-5"]])), {**helpers, "pages_scalability": False})

@@ -807,7 +807,7 @@ class RareCommandTest(CommandCase):
 
     def test_a_program_without_the_suite_says_where_it_is(self):
         shutil.copytree(os.path.join(SOURCE, "tools", "spanalloc_cli"), self.path("lib", "spanalloc_cli"))
-        shutil.copy(os.path.join(SOURCE, "src", "engines", "libraries.txt"), self.path("lib", "spanalloc_cli"))
+        shutil.copy(os.path.join(SOURCE, "src", "libraries.txt"), self.path("lib", "spanalloc_cli"))
         run = subprocess.run(
             [sys.executable, "-I", self.path("lib", "spanalloc_cli", "start.py"), PLACES.library_dir, PLACES.helper_dir,
              "bench", "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=600)

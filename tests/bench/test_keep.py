@@ -12,8 +12,8 @@ SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirn
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
 from spanalloc_bench import allocators, attacks, keep, manycore, manycore_rows, medians, memory_return, packed, store  # noqa: E402
-from spanalloc_bench.figures import records as figures  # noqa: E402
-from spanalloc_bench.figures.figure import FORMAT  # noqa: E402
+from papers.shared.figures import records as figures  # noqa: E402
+from papers.shared.figures.figure import FORMAT  # noqa: E402
 from spanalloc_bench.model import Sample  # noqa: E402
 from spanalloc_bench.soak import records  # noqa: E402
 
@@ -322,7 +322,7 @@ class RecordedTest(unittest.TestCase):
                 self.assertTrue(read(folder), folder)
 
     def test_the_document_of_the_papers_is_what_the_samples_say(self):
-        from spanalloc_bench.figures import papers
+        from papers.shared.figures import papers
 
         folders = [folder for folder in self.folders(store.SAMPLES) if figures.notes(folder)]
         self.assertTrue(folders)

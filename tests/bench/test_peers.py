@@ -229,7 +229,7 @@ class OriginalsTest(Folder):
         self.assertEqual(allocators.named(PLACES, "dlmalloc").missing, "")
         self.assertNotIn("dlmalloc", libraries.other_allocators())
         self.assertNotIn("dlmalloc", [contender.name for contender in allocators.discover(PLACES)])
-        from spanalloc_bench.figures import run
+        from papers.shared.figures import run
 
         self.assertEqual(run._named(PLACES, "dlmalloc").missing, "")
         self.assertEqual(run._named(PLACES, "supermalloc-original").missing, run.NOT_FETCHED)

@@ -425,7 +425,7 @@ class PlotsTest(unittest.TestCase):
     def test_the_documents_and_their_picture_are_written(self):
         newest = os.path.relpath(readme.newest(os.path.join(SOURCE, "bench", "results")), SOURCE)
         with tempfile.TemporaryDirectory() as tree:
-            for path in ("bench/common.py", "bench/spanalloc_bench", "tools/spanalloc_cli", "src/engines/libraries.txt",
+            for path in ("bench/common.py", "bench/spanalloc_bench", "tools/spanalloc_cli", "src/libraries.txt",
                          newest):
                 os.makedirs(os.path.dirname(os.path.join(tree, path)), exist_ok=True)
                 os.symlink(os.path.join(SOURCE, path), os.path.join(tree, path))

@@ -61,7 +61,7 @@ PROJECT
 
 # The package's names: what ships, and what it was called before.
 names=$(sed -n 's/^\([a-z0-9-]*\) .* ships.*/spanalloc_\1/p; s/^[^#].* link=\([a-z0-9-]*\).*/spanalloc_\1/p' \
-  "$source/src/engines/libraries.txt" | sed 's/^spanalloc_standard$/spanalloc/' | tr - _ | paste -s -d ';' -)
+  "$source/src/libraries.txt" | sed 's/^spanalloc_standard$/spanalloc/' | tr - _ | paste -s -d ';' -)
 [ -n "$names" ] || fail "libraries.txt has no names"
 
 configure() {

@@ -101,12 +101,12 @@ LD_LIBRARY_PATH=$scratch/runtime "$scratch/by_pkg_config" standard
 
 # old_names SEPARATOR: the names that libraries had before, and are still found by.
 old_names() {
-  sed -n 's/^[^#].* link=\([a-z0-9-]*\).*/\1/p' "$source/src/engines/libraries.txt" | paste -s -d "$1" -
+  sed -n 's/^[^#].* link=\([a-z0-9-]*\).*/\1/p' "$source/src/libraries.txt" | paste -s -d "$1" -
 }
 
 # new_name OLD: of the library that had this name.
 new_name() {
-  sed -n "s/^\([a-z0-9-]*\) .* link=$1\( .*\)*\$/\1/p" "$source/src/engines/libraries.txt"
+  sed -n "s/^\([a-z0-9-]*\) .* link=$1\( .*\)*\$/\1/p" "$source/src/libraries.txt"
 }
 
 echo "CMake package:"
@@ -177,7 +177,7 @@ test -n "$(find "$prefix" -path '*/man3/sp_pages.3')" || {
 }
 
 "$cc" -fno-builtin "$source/tests/conformance/symbols.c" -o "$scratch/plain"
-for name in $(awk '/^[^#]/ && / ships/ { print $1 }' "$source/src/engines/libraries.txt"); do
+for name in $(awk '/^[^#]/ && / ships/ { print $1 }' "$source/src/libraries.txt"); do
   echo "preloaded: $name"
   library=$libdir/libspanalloc-$name.so
   [ "$name" != standard ] || library=$libdir/libspanalloc.so

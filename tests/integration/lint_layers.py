@@ -2,14 +2,19 @@
 """Checks the order of the folders: lint_layers.py SOURCE_TREE.
 
 A file in src/ may include only from its own folder and from those above it in the list below, and no file that
-includes it. Besides: system calls are made in os/ only, and std::atomic stands behind base/atomic.hpp only.
+includes it. The code of a paper, papers/ROOM/, may include from its own room, from papers/shared/, and from the folders of
+src/ that the engines share; nothing in src/ includes it. Tests and figures in the rooms may include anything. Besides: system calls are made in os/ only, and std::atomic stands behind base/atomic.hpp only.
 """
 
 import pathlib
 import re
 import sys
 
-ORDER = ("include", "base", "os", "sync", "thread", "pages", "heaps", "engines", "api")
+ORDER = ("include", "base", "os", "sync", "thread", "pages", "heaps", "engine", "standard", "api")
+# What the papers' code may include of the folders after `engine`.
+PAPERS_MAY = ("standard/span_pool.hpp",)
+# Folders of a paper's room that may include anything.
+FREE = ("tests", "figures")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 ATOMIC_DOOR = "base/atomic.hpp"
 # Headers that stand for talking to the kernel directly.
@@ -24,7 +29,25 @@ def without_comments(text):
 
 
 def layer_of(path):
-    return "include" if path.startswith(PUBLIC) else path.split("/", 1)[0]
+    """A folder of src/, `include`, or papers/ROOM."""
+    if path.startswith(PUBLIC):
+        return "include"
+    parts = path.split("/")
+    return "/".join(parts[:2]) if parts[0] == "papers" and len(parts) > 2 else parts[0]
+
+
+def may_include(layer, other, target):
+    """Why a file of the layer may not include this file of the other, or None."""
+    if other.startswith("papers/"):
+        if layer == other or (layer.startswith("papers/") and other == "papers/shared"):
+            return None
+        return f"{layer}/ may not include from {other}/"
+    if other not in ORDER:
+        return f"folder {other}/ has no place in the order {' '.join(ORDER)}"
+    height = ORDER.index("engine") if layer.startswith("papers/") else ORDER.index(layer)
+    if ORDER.index(other) > height and not (layer.startswith("papers/") and target in PAPERS_MAY):
+        return f"{layer}/ stands above {other}/ and may not include from it"
+    return None
 
 
 def check_include(layer, name, bracket, target, source):
@@ -38,19 +61,17 @@ def check_include(layer, name, bracket, target, source):
     if "/" not in target:
         return "includes are written from src/, with their folder"
     other = layer_of(target)
-    if other not in ORDER:
-        return f"folder {other}/ has no place in the order {' '.join(ORDER)}"
-    if ORDER.index(other) > ORDER.index(layer):
-        return f"{layer}/ stands above {other}/ and may not include from it"
-    root = "include" if other == "include" else "src"
+    problem = may_include(layer, other, target)
+    if problem:
+        return problem
+    root = {"include": "include", "papers": "."}.get(other.split("/")[0], "src")
     if not (source / root / target).is_file():
         return "there is no such file"
     return None
 
 
-def check_file(source, layer, path):
+def check_file(source, layer, name, path):
     """[(line, text)] of what is wrong in a file."""
-    name = path.relative_to(source / ("include" if layer == "include" else "src")).as_posix()
     text = without_comments(path.read_text(encoding="utf-8"))
     found = []
     for match in INCLUDE.finditer(text):
@@ -66,13 +87,22 @@ def check_file(source, layer, path):
     return found
 
 
+def sources(source):
+    """(name, path) of each file that is judged; the name is how an #include would write it."""
+    for root, folder in (("include", "include"), ("src", "src"), (".", "papers")):
+        for path in sorted((source / folder).rglob("*")):
+            name = path.relative_to(source / root).as_posix()
+            if path.suffix in (".h", ".hpp", ".c", ".cpp") and not (folder == "papers" and name.split("/")[2] in FREE):
+                yield name, path
+
+
 def circles(source):
     """[(path, line, text)] of the includes that lead back to their own file."""
-    root = source / "src"
-    includes = {}  # file: {included file: line}
-    for path in root.rglob("*.hpp"):
+    includes, paths = {}, {}  # file: {included file: line}
+    for name, path in sources(source):
         text = without_comments(path.read_text(encoding="utf-8"))
-        includes[path.relative_to(root).as_posix()] = {
+        paths[name] = path
+        includes[name] = {
             match.group(2): text.count("\n", 0, match.start(2)) + 1
             for match in INCLUDE.finditer(text) if match.group(1) == '"'
         }
@@ -84,7 +114,7 @@ def circles(source):
             behind[name] |= new
             due += new
     return [
-        (root / name, line, f"includes {other}, which includes it")
+        (paths[name], line, f"includes {other}, which includes it")
         for name in sorted(includes) for other, line in includes[name].items()
         if name == other or name in behind.get(other, ())
     ]
@@ -93,18 +123,16 @@ def circles(source):
 def main():
     source = pathlib.Path(sys.argv[1])
     failures = files = 0
-    for folder in (source / "include", source / "src"):
-        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".hpp", ".c", ".cpp")):
-            relative = path.relative_to(folder).as_posix()
-            layer = "include" if folder.name == "include" else layer_of(relative)
-            files += 1
-            if layer not in ORDER:
-                problems = [(1, f"folder {layer}/ has no place in the order {' '.join(ORDER)}")]
-            else:
-                problems = check_file(source, layer, path)
-            for line, text in problems:
-                print(f"{path}:{line}: {text}")
-                failures += 1
+    for name, path in sources(source):
+        layer = layer_of(name)
+        files += 1
+        if layer not in ORDER and not layer.startswith("papers/"):
+            problems = [(1, f"folder {layer}/ has no place in the order {' '.join(ORDER)}")]
+        else:
+            problems = check_file(source, layer, name, path)
+        for line, text in problems:
+            print(f"{path}:{line}: {text}")
+            failures += 1
     for path, line, text in circles(source):
         print(f"{path}:{line}: {text}")
         failures += 1

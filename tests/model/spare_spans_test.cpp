@@ -1,7 +1,7 @@
-// engines/standard/cached_large_spans.hpp under the checker: a span of one block is in one pair of
+// standard/cached_large_spans.hpp under the checker: a span of one block is in one pair of
 // hands at a time, whoever keeps, takes and steals it, and what one did to its memory happens
 // before what the next does.
-#include "engines/standard/cached_large_spans.hpp"
+#include "standard/cached_large_spans.hpp"
 
 #include "model_test.hpp"
 #include "span_access.hpp"

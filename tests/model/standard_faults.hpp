@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "engines/standard/engine.hpp"
 #include "model_test.hpp"
+#include "standard/engine.hpp"
 
 namespace spanalloc::model {
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <iterator>
 
-#include "engines/standard/engine.hpp"
 #include "heap_walk.hpp"
 #include "model_test.hpp"
 #include "os_stub.hpp"
+#include "standard/engine.hpp"
 
 namespace spanalloc {
 

@@ -1,6 +1,6 @@
-// engines/standard/thread_map.hpp under the checker: an entry leads to a span exactly as long as
+// standard/thread_map.hpp under the checker: an entry leads to a span exactly as long as
 // the map's thread owns it, while others claim the thread's empty spans, and pass them on.
-#include "engines/standard/thread_map.hpp"
+#include "standard/thread_map.hpp"
 
 #include "model_test.hpp"
 #include "sync/treiber_stack.hpp"

@@ -1,7 +1,7 @@
 // The engine of a2alloc in a simulation.
 #include "api/nested_engine.hpp"
 #include "census_check.hpp"
-#include "engines/a2alloc/engine.hpp"
+#include "papers/a2alloc/engine/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = NestedEngine<A2allocEngine<A2alloc>>;

@@ -1,7 +1,7 @@
 // The engine of scalloc in a simulation.
 #include "api/nested_engine.hpp"
 #include "census_check.hpp"
-#include "engines/scalloc/engine.hpp"
+#include "papers/scalloc/engine/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = NestedEngine<ScallocEngine<Scalloc>>;

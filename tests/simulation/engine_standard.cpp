@@ -1,7 +1,7 @@
 // The product's engine in a simulation.
 #include "api/nested_engine.hpp"
-#include "engines/standard/engine.hpp"
 #include "heap_walk.hpp"
+#include "standard/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = NestedEngine<StandardEngine>;

@@ -1,7 +1,7 @@
 // The engine of supermalloc in a simulation.
 #include "api/nested_engine.hpp"
 #include "census_check.hpp"
-#include "engines/supermalloc/engine.hpp"
+#include "papers/supermalloc/engine/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = NestedEngine<SupermallocEngine<Supermalloc>>;

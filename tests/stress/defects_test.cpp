@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "engines/a2alloc/engine.hpp"
 #include "oracle.hpp"
+#include "papers/a2alloc/engine/engine.hpp"
 #include "sanitizers.hpp"
 #include "scenarios.hpp"
 

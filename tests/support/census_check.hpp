@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "heap_walk.hpp"
 
 namespace spanalloc::test {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <unordered_map>
 
-#include "engines/standard/engine.hpp"
-#include "engines/standard/own_heap.hpp"
+#include "standard/engine.hpp"
+#include "standard/own_heap.hpp"
 
 namespace spanalloc::test {
 

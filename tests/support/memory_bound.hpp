@@ -12,9 +12,9 @@
 #include <cstddef>
 
 #include "base/bits.hpp"
-#include "engines/standard/cache_record.hpp"
-#include "engines/standard/size_classes.hpp"
-#include "engines/standard/thread_map.hpp"
+#include "standard/cache_record.hpp"
+#include "standard/size_classes.hpp"
+#include "standard/thread_map.hpp"
 
 namespace spanalloc::test {
 

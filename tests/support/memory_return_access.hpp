@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "engines/standard/memory_return.hpp"
+#include "standard/memory_return.hpp"
 
 namespace spanalloc::standard {
 

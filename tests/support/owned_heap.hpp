@@ -1,7 +1,7 @@
 // A heap of the standard engine that a test owns, on a page layer of its own, gone with the test.
 #pragma once
 
-#include "engines/standard/own_heap.hpp"
+#include "standard/own_heap.hpp"
 
 namespace spanalloc::test {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/bits.hpp"
-#include "engines/engine.hpp"
+#include "engine/engine.hpp"
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"

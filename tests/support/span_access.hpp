@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engines/standard/span.hpp"
+#include "standard/span.hpp"
 
 namespace spanalloc::standard {
 

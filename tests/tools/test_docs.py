@@ -7,6 +7,7 @@ import unittest
 
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 README_LINES = 100  # more than that nobody reads before trying
+HOUSE_LINES = 40  # of the README of a folder that is a house of others
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -24,6 +25,12 @@ def documents(tree):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [os.path.relpath(os.path.join(folder, name), tree) for name in files if name.endswith(".md")]
     return sorted(found)
+
+
+def files_of(tree, folder):
+    """The files below a folder of the tree, from its root; not what Python leaves there."""
+    return [os.path.relpath(os.path.join(where, name), tree) for where, _, names in os.walk(os.path.join(tree, folder))
+            if os.path.basename(where) != "__pycache__" for name in names]
 
 
 def read(tree, document):
@@ -98,6 +105,16 @@ class DocumentsTest(unittest.TestCase):
     def test_the_readme_is_short(self):
         with open(os.path.join(SOURCE, "README.md"), encoding="utf-8") as file:
             self.assertLessEqual(len(file.readlines()), README_LINES)
+
+    def test_each_house_says_what_its_folders_are(self):
+        """The README of each names every folder in it, and is short."""
+        for house in ("src", "papers", "tests", "bench"):
+            with self.subTest(house):
+                with open(os.path.join(SOURCE, house, "README.md"), encoding="utf-8") as file:
+                    text = file.read()
+                self.assertLessEqual(text.count("\n"), HOUSE_LINES)
+                tracked = {path.split("/")[1] for path in files_of(SOURCE, house) if path.count("/") > 1}
+                self.assertEqual([name for name in sorted(tracked) if f"{name}/" not in text], [])
 
     def test_good_links_pass(self):
         tree = self.tree(

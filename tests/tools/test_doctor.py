@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -90,11 +91,9 @@ class ReaderTest(unittest.TestCase):
 
     def test_bounds_of_options_are_those_of_the_sources(self):
         sources = ""
-        for folder, _, names in os.walk(os.path.join(SOURCE, "src")):
-            for name in names:
-                if name.endswith((".hpp", ".cpp")):
-                    with open(os.path.join(folder, name), encoding="utf-8") as file:
-                        sources += file.read()
+        for path in (path for folder in ("src", "papers") for path in pathlib.Path(SOURCE, folder).rglob("*.?pp")
+                     if not path.name.endswith("_test.cpp")):
+            sources += path.read_text(encoding="utf-8")
         for name, low, high in re.findall(r'option_number\("([A-Z_]+)", (\d+), ([\d* ]+),', sources):
             with self.subTest(name):
                 most = 1

@@ -49,6 +49,20 @@ class LayersTest(unittest.TestCase):
     def test_unknown_folder_fails(self):
         self.assertEqual(self.lint(src__misc__x="").returncode, 1)
 
+    def test_rooms_of_papers(self):
+        files = {"src__base__a": "", "src__standard__span_pool": "", "src__standard__heap": "", "src__api__x": "",
+                 "papers__shared__s": '#include "base/a.hpp"', "papers__one__engine__e": ""}
+        def of(include, name="papers__two__engine__e"):
+            return self.lint(**{**files, name: f'#include "{include}"'})
+        for include in ("base/a.hpp", "standard/span_pool.hpp", "papers/shared/s.hpp", "papers/two/engine/e2.hpp"):
+            run = self.lint(**{**files, "papers__two__engine__e2": "", "papers__two__engine__e": f'#include "{include}"'})
+            self.assertEqual(run.returncode, 0, run.stdout)
+        for include in ("standard/heap.hpp", "api/x.hpp", "papers/one/engine/e.hpp"):
+            self.assertEqual(of(include).returncode, 1, include)
+            self.assertEqual(of(include, "papers__two__tests__t").returncode, 0, include)
+        self.assertEqual(of("papers/one/engine/e.hpp", "papers__shared__s2").returncode, 1)
+        self.assertEqual(of("papers/shared/s.hpp", "src__api__y").returncode, 1)
+
     def test_include_without_folder_fails(self):
         self.assertEqual(self.lint(src__base__a='#include "b.hpp"', src__base__b="").returncode, 1)
 
@@ -85,7 +99,7 @@ class WordsTest(unittest.TestCase):
 <!-- words:end -->
 """
 
-    def lint(self, text, name="src/engines/standard/x.hpp", glossary=GLOSSARY):
+    def lint(self, text, name="src/standard/x.hpp", glossary=GLOSSARY):
         with tempfile.TemporaryDirectory() as tree:
             for path, content in (("docs/architecture.md", glossary), (name, text)):
                 path = os.path.join(tree, path)
@@ -120,7 +134,7 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(self.refused("", name="src/pages/warm_bound.hpp"), ["warm"])
 
     def test_only_the_folders_that_the_glossary_speaks_of(self):
-        for name in ("src/engines/scalloc/x.hpp", "src/pages/coalescing/leite_rocha/x.hpp"):
+        for name in ("papers/scalloc/engine/x.hpp", "papers/leite_rocha/manager/x.hpp"):
             run = self.lint("warm", name=name)
             self.assertIn("0 files, 4 words, 0 violations", run.stdout)
 

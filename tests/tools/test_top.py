@@ -1098,7 +1098,7 @@ class ThisProcessTest(Looking):
 
 class FormatTest(unittest.TestCase):
     def test_the_fields_are_those_of_the_header(self):
-        with open(os.path.join(SOURCE, "src", "engines", "inspection.hpp"), encoding="utf-8") as file:
+        with open(os.path.join(SOURCE, "src", "engine", "inspection.hpp"), encoding="utf-8") as file:
             text = file.read()
         self.assertEqual(tuple(re.findall(r"const void\* (\w+) = nullptr;", text)),
                          inspection.PLACES + inspection.LATER)

@@ -25,7 +25,7 @@ def _read_list():
     here = os.path.dirname(os.path.abspath(__file__))
     path = os.path.join(here, "libraries.txt")
     if not os.path.exists(path):
-        path = os.path.join(here, "..", "..", "src", "engines", "libraries.txt")
+        path = os.path.join(here, "..", "..", "src", "libraries.txt")
     with open(path, encoding="utf-8") as file:
         lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
     return {name: Library(name, folder, engine, config, tuple(traits)) for name, folder, engine, config, *traits in lines}

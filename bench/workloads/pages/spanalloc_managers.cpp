@@ -9,9 +9,9 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "pages/coalescing/leite_rocha/paper_manager.hpp"
 #include "pages/coalescing/manager.hpp"
 #include "pages/page_manager.hpp"
+#include "papers/leite_rocha/manager/paper_manager.hpp"
 
 namespace {
 

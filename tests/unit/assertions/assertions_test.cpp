@@ -8,12 +8,12 @@
 #include <thread>
 #include <vector>
 
-#include "engines/virtual_span/span_pool.hpp"
 #include "owned_heap.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing_arena.hpp"
 #include "sanitizers.hpp"
 #include "span_access.hpp"
+#include "standard/span_pool.hpp"
 #include "sync/spin_lock.hpp"
 #include "sync/treiber_stack.hpp"
 

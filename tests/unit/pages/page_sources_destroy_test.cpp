@@ -9,9 +9,9 @@
 
 #include "os/os.hpp"
 #include "pages/address_range.hpp"
-#include "pages/bump_arena.hpp"
 #include "pages/growing_table.hpp"
 #include "pages/large_objects.hpp"
+#include "papers/shared/bump_arena.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {

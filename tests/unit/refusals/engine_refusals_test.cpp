@@ -8,15 +8,15 @@
 
 #include "api/malloc_api.hpp"
 #include "census_check.hpp"
-#include "engines/a2alloc/engine.hpp"
-#include "engines/scalloc/engine.hpp"
-#include "engines/standard/engine.hpp"
-#include "engines/supermalloc/engine.hpp"
 #include "environment.hpp"
+#include "papers/a2alloc/engine/engine.hpp"
+#include "papers/scalloc/engine/engine.hpp"
+#include "papers/supermalloc/engine/engine.hpp"
 #include "refusal_sweep.hpp"
 #include "refusal_workload.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
+#include "standard/engine.hpp"
 #include "tested_engines.hpp"
 
 namespace spanalloc::test {

@@ -2,7 +2,7 @@
 
 memory      reads another process's memory
 objects     programs and libraries there: notes, the loader's order
-inspection  the record by which the heap's own records are found (src/engines/inspection.hpp)
+inspection  the record by which the heap's own records are found (src/engine/inspection.hpp)
 heap        walks these, and counts
 heaps       the same of first-class heaps
 process     what /proc tells, and which thread is which

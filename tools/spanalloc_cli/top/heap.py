@@ -1,6 +1,6 @@
 """Walks over the records of a heap of the engine `standard` in another process, and counts.
 
-What the records say of a span's blocks, src/engines/standard/span_word.hpp and purged_pages.hpp define:
+What the records say of a span's blocks, src/standard/span_word.hpp and purged_pages.hpp define:
 
   never carved, purged          free   the record has how many
   freed by other threads        free   the span word counts them

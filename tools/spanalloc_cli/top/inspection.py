@@ -1,4 +1,4 @@
-"""The record by which a process tells where its heap's records are: src/engines/inspection.hpp, which says what each
+"""The record by which a process tells where its heap's records are: src/engine/inspection.hpp, which says what each
 field is. The fields stand there and here in one order; a test compares them."""
 
 import struct

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "pages/coalescing/hold_registry.hpp"
-#include "pages/coalescing/leite_rocha/tree_controller.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/coalescing/static_controller.hpp"
+#include "papers/leite_rocha/manager/tree_controller.hpp"
 
 namespace spanalloc::coalescing {
 namespace {

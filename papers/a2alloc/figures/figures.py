@@ -1,0 +1,279 @@
+"""a2alloc (Jakop, Le Hoang; CSC469 report, 2016): section 3.
+
+Our `a2alloc` engine stands for a2alloc, `kheap` for the kheap that it is compared with, glibc for libc's malloc. The
+report gives no parameters of its benchmarks: they are Hoard's, as the suite runs them elsewhere. But larson and
+threadtest are shorter, as both engines search lists of free blocks (a run of more than 20 seconds is a row that says so),
+and larson has sizes of 7 to 499 bytes and 4000 objects a thread: with 7 bytes there is no memory to speak of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from spanalloc_bench.cases import classic
+from papers.shared.figures import judges as j
+from papers.shared.figures.figure import (
+    FRAGMENTATION, MEMORY, NET_MEMORY, OWN, TIME, Claim, Figure, Panel, Paper, Point, altered, process_alone, thread_axis,
+)
+
+PAPER = Paper(
+    "a2alloc", "CSC469: Assignment 2 (a2alloc)", "A. Jakop, M. Le Hoang; report, 2016", "8 cores (threads 1 to 8)", (),
+)
+A2ALLOC, KHEAP, LIBC = "a2alloc", "kheap", "glibc"
+ALL = (A2ALLOC, KHEAP, LIBC, "standard", "scalloc")
+SCALING_CORES = 8
+LARSON_OBJECTS = 4000
+TIMEOUT_S = 20.0
+
+
+def _larson(threads):
+    return altered(classic.larson(threads, 7, 500, rounds=80), f"o{LARSON_OBJECTS}", objects=LARSON_OBJECTS)
+
+
+BENCHMARKS = {
+    "cache-scratch": classic.cache_scratch, "cache-thrash": classic.cache_thrash, "larson": _larson,
+    "threadtest": lambda threads: classic.threadtest(64, threads, rounds=100),
+}
+
+
+def case(name, threads):
+    """A benchmark as all figures of the report run it."""
+    return dataclasses.replace(BENCHMARKS[name](threads), timeout_s=TIMEOUT_S)
+
+
+def _points(*names, axis=thread_axis):
+    return lambda cores: [Point(case(name, t), t, name if len(names) > 1 else "")
+                          for name in names for t in axis(cores)]
+
+
+def _alone(*names):
+    """The process alone beside each point of larson and threadtest."""
+    return lambda cores: [process_alone(case(name, t), objects=1, rounds=1)
+                          for name in names for t in thread_axis(cores)]
+
+
+def _claim(name, text, place, judge, **more):
+    more.setdefault("subject", A2ALLOC)
+    more.setdefault("beside", ("standard", "scalloc"))
+    return Claim(name, text, place, judge, **more)
+
+
+def _libc(name, text, place, judge, **more):
+    return Claim(name, text, place, judge, subject=LIBC, **more)
+
+
+RUN_TIME = Panel("lines", "threads")
+
+
+def _every_count(cores):
+    """The axis of the others, and every count up to the report's that there are cores for."""
+    return sorted({*thread_axis(cores), *range(1, min(cores, SCALING_CORES) + 1)})
+
+
+FIGURE_1 = Figure(
+    "a2alloc-1", "a2alloc", "Figure 1", "cache-scratch", "Passive false sharing: run time over 1 to 8 threads.",
+    (
+        _claim("scales",
+               "Our allocator scales with the number of threads, our runtime decreases as the number of threads "
+               "increases in passive false sharing scenarios (here: each doubling of the threads up to the cores gains "
+               "at least a quarter).", "§3, Figure 1", j.scales(TIME), cores=SCALING_CORES),
+        _claim("beats-kheap",
+               "In comparison to kheap, our allocator has a faster runtime for 2 to 8 threads.", "§3, Figure 1",
+               j.best_at_each(TIME, (KHEAP,), lambda data: [p for p in data.points if 2 <= p.x <= 8]), needs=(KHEAP,),
+               cores=SCALING_CORES, each_count=True),
+        _claim("scales-better-than-libc",
+               "In comparison to malloc our allocator seems to scale much better: runtime decreases "
+               "more than libc's.", "§3, Figure 1", j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full), needs=(LIBC,),
+               cores=SCALING_CORES),
+    ),
+    _points("cache-scratch"), ALL, (TIME,), RUN_TIME, seconds_a_run=0.3,
+)
+
+FIGURE_2 = Figure(
+    "a2alloc-2", "a2alloc", "Figure 2", "cache-thrash", "Active false sharing: run time over 1 to 8 threads.",
+    (
+        _claim("on-par-with-libc",
+               "Our runtime's scaling seems to be on par with libc in active false sharing scenarios (here: "
+               "its time changes within 20 % of libc's).", "§3, Figure 2",
+               j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full, low=1 / 1.2, high=1.2), needs=(LIBC,),
+               cores=SCALING_CORES),
+        _claim("beats-kheap", "Our allocator outperforms kheap for all 1 to 8 threads.", "§3, Figure 2",
+               j.best_at_each(TIME, (KHEAP,), j.everywhere), needs=(KHEAP,), cores=SCALING_CORES,
+               each_count=True),
+        _libc("goes-on-falling",
+              "By threads 7 and 8 libc's runtime continues to decrease faster than our allocator's (here: from 6 "
+              "threads to 8).", "§3, Figure 2",
+              j.all_of(j.changes(TIME, j.only(6), j.only(8), high=1.0),
+                       j.narrows(TIME, LIBC, A2ALLOC, j.only(6), j.only(8))), needs=(A2ALLOC,), cores=SCALING_CORES),
+    ),
+    _points("cache-thrash", axis=_every_count), ALL, (TIME,), RUN_TIME, seconds_a_run=0.3,
+)
+
+THROUGHPUT = Panel("lines", "threads", rate=True)
+
+FIGURE_3 = Figure(
+    "a2alloc-3", "a2alloc", "Figure 3", "larson: a2alloc and kheap", "Throughput over 1 to 8 threads.",
+    (
+        _claim("throughput-grows",
+               "Our allocator seems to increase its throughput by at least 1 million ops per second per thread added, "
+               "from 2 million with one, tapering off at 7 threads (here: each doubling of the threads up to the cores "
+               "gains at least half).", "§3, Figure 3", j.scales(TIME, gain=1.5), cores=SCALING_CORES),
+        Claim("kheap-decreases",
+              "kheap's throughput actually seems to decrease as the number of threads increases (here: up to "
+              "the cores).", "§3, Figure 3", j.changes(TIME, j.fewest, j.full, low=1.0), subject=KHEAP,
+              cores=SCALING_CORES),
+        _claim("beats-kheap",
+               "Our allocator scales much better than kheap (here: and is faster with as many threads as cores).",
+               "§3, Figure 3", j.less(TIME, KHEAP, at=j.full), needs=(KHEAP,), cores=SCALING_CORES),
+    ),
+    _points("larson"), ALL, (TIME,), THROUGHPUT, seconds_a_run=0.6,
+)
+
+FIGURE_4 = Figure(
+    "a2alloc-4", "a2alloc", "Figure 4", "larson: a2alloc and malloc", "Throughput over 1 to 8 threads.",
+    (
+        _libc("libc-scales",
+              "Malloc's throughput scales very well as the number of threads increases (here: each doubling of the "
+              "threads up to the cores gains at least half).", "§3, Figure 4", j.scales(TIME, gain=1.5),
+              cores=SCALING_CORES),
+        _claim("pales",
+               "Our throughput pales in comparison to libc (here: libc takes at most half the time).", "§3, Figure 4",
+               j.less(TIME, j.SUBJECT, of=LIBC, at=j.full, by=0.5), needs=(LIBC,), cores=SCALING_CORES),
+    ),
+    _points("larson"), ALL, (TIME,), THROUGHPUT, seconds_a_run=0.6,
+)
+
+FIGURE_5 = Figure(
+    "a2alloc-5", "a2alloc", "Figure 5", "threadtest", "Run time over 1 to 8 threads.",
+    (
+        _claim("consistent",
+               "Our allocator has a relatively consistent runtime as the number of threads increases (here: within "
+               "35 %, as in its Figure 8).", "§3, Figure 5", j.changes(TIME, j.fewest, j.full, 1 / 1.35, 1.35),
+               cores=SCALING_CORES),
+        _libc("libc-decreases",
+              "malloc's runtime continues to decrease (here: each doubling of the threads up to the cores gains at "
+              "least a quarter).", "§3, Figure 5", j.scales(TIME), cores=SCALING_CORES),
+        Claim("kheap-haywire", "kheap's runtime went haywire (here: it grows from one thread to as many as cores).",
+              "§3, Figure 5", j.changes(TIME, j.fewest, j.full, low=1.0), subject=KHEAP, cores=SCALING_CORES),
+    ),
+    _points("threadtest"), ALL, (TIME,), RUN_TIME, seconds_a_run=0.4,
+)
+
+_SCORE = "mean of speed-up(t) / t over every t from 2 to the largest count"
+
+
+def _scored(data):
+    """Beyond the cores there is no speed-up to be had."""
+    return [p for p in data.points if p.x <= min(data.cores, SCALING_CORES)]
+
+
+def _score_above(name, benchmark, better, worse):
+    return Claim(f"{benchmark}-{better}-above-{worse}", f"{benchmark}: {name}", "Figure 6",
+                 j.scalability_above(TIME, better, worse, j.series(benchmark, _scored)), subject=better, needs=(worse,),
+                 cores=SCALING_CORES, series=benchmark)
+
+
+FIGURE_6 = Figure(
+    "a2alloc-6", "a2alloc", "Figure 6 (table)", "Scalability scores",
+    f"The {_SCORE} (the report's Figure 8: t = 2 to 7, 1.487 / 6 = 0.248). Here up to 8 threads and no more than there "
+    f"are cores.",
+    (
+        _score_above("a2alloc 1.003 scales better than malloc 0.707.", "cache-scratch", A2ALLOC, LIBC),
+        _score_above("malloc 1.035 scales better than a2alloc 0.926.", "cache-thrash", LIBC, A2ALLOC),
+        _score_above("malloc 0.959 scales better than a2alloc 0.839.", "larson", LIBC, A2ALLOC),
+        _score_above("malloc 0.978 scales better than a2alloc 0.248.", "threadtest", LIBC, A2ALLOC),
+        *(_score_above(f"a2alloc {mine} scales better than kheap {theirs}.", benchmark, A2ALLOC, KHEAP)
+          for benchmark, mine, theirs in (("cache-scratch", 1.003, 0.196), ("cache-thrash", 0.926, 0.205),
+                                          ("larson", 0.839, 0.206), ("threadtest", 0.248, 0.089))),
+    ),
+    _points(*BENCHMARKS, axis=_every_count), ALL, (TIME,), Panel("lines", "threads", base=(OWN, 1), scores=True),
+    seconds_a_run=0.4,
+)
+
+
+_NOTHING_LIVES = j.cannot("a thread holds four objects of 8 bytes: there is the process's memory to be measured, and "
+                          "nothing of the allocator's")
+
+
+def _less_fragmented(text, benchmark, better, worse):
+    if benchmark.startswith("cache"):
+        judge = _NOTHING_LIVES
+    else:
+        # Threads of threadtest run out of step: with one only, all that it counts as live is.
+        place = j.series(benchmark, j.fewest if benchmark == "threadtest" else j.everywhere)
+        judge = j.less(FRAGMENTATION, worse, of=better, at=place)
+    return Claim(f"{benchmark}-{better}-below-{worse}", f"{benchmark}: {text}", "Figure 7", judge, subject=better,
+                 needs=(worse,))
+
+
+FIGURE_7 = Figure(
+    "a2alloc-7", "a2alloc", "Figure 7 (table)", "Fragmentation scores",
+    "The report does not define its fragmentation. Ours is (peak − peak live) / peak live, over all thread counts, the "
+    "peak without what the same process needs that allocates next to nothing; orders are compared, not values. In "
+    "cache-scratch and cache-thrash nothing lives that could be measured; in threadtest, whose threads run out of step, "
+    "one thread is judged.",
+    (
+        *(_less_fragmented(f"a2alloc {mine} is less fragmented than kheap {theirs}.", benchmark, A2ALLOC, KHEAP)
+          for benchmark, mine, theirs in (("cache-scratch", 0.480, 11.625), ("cache-thrash", 0.523, 11.0),
+                                          ("larson", 0.119, 38.053), ("threadtest", 0.121, 829.25))),
+        _less_fragmented("malloc 0.000 is less fragmented than a2alloc 0.480.", "cache-scratch", LIBC, A2ALLOC),
+        _less_fragmented("malloc 0.000 is less fragmented than a2alloc 0.523.", "cache-thrash", LIBC, A2ALLOC),
+        _less_fragmented("a2alloc 0.119 is less fragmented than malloc 0.959.", "larson", A2ALLOC, LIBC),
+        _less_fragmented("a2alloc 0.121 is less fragmented than malloc 33.0.", "threadtest", A2ALLOC, LIBC),
+    ),
+    _points("larson", "threadtest"), ALL, (FRAGMENTATION, MEMORY), Panel("lines", "threads", log_y=True), rounds=3,
+    stand_ins=_alone("larson", "threadtest"), seconds_a_run=0.5,
+)
+
+FIGURE_8 = Figure(
+    "a2alloc-8", "a2alloc", "Figure 8 (table)", "Threadtest speed-up values",
+    "a2alloc's speed-up over 2 to 7 threads: 0.976, 1.111, 0.975, 0.759, 0.743, 0.760.",
+    (
+        _claim("no-speed-up",
+               "a2alloc's speed-up stays between 0.74 and 1.11 (here: with as many threads as cores).", "Figure 8",
+               j.changes(TIME, j.fewest, j.full, 1 / 1.12, 1 / 0.74), cores=SCALING_CORES),
+    ),
+    _points("threadtest"), ALL, (TIME,), Panel("lines", "threads", base=(OWN, 1)), seconds_a_run=0.4,
+)
+
+
+def _memory_figure(number, title, claims):
+    return Figure(f"a2alloc-{number}", "a2alloc", f"Figure {number} (table)", title,
+                  "Average, least and most memory used in larson over 1 to 8 threads. Here the peak of RSS + page "
+                  "tables, without what the same process needs that allocates next to nothing: the report counts the "
+                  "heap only. Mean, least and most are those of the rounds; the picture shows medians.",
+                  claims, _points("larson"), ALL, (NET_MEMORY, MEMORY), Panel("lines", "threads", spread=True), rounds=3,
+                  stand_ins=_alone("larson"), seconds_a_run=0.6)
+
+
+FIGURES_9_TO_11 = [
+    _memory_figure(9, "Memory of a2alloc in larson", (
+        _claim("more-than-libc",
+               "For one thread our allocator used about 5.853 times more memory than libc (here: more).",
+               "§3.2", j.less(NET_MEMORY, j.SUBJECT, of=LIBC, at=j.fewest), needs=(LIBC,)),
+        _claim("ratio-shrinks", "The ratio seems to go downwards: by 8 threads only about 4.753 times more.", "§3.2",
+               j.narrows(NET_MEMORY, j.SUBJECT, LIBC, j.fewest, j.most), needs=(LIBC,)),
+        _claim("grows-with-threads",
+               "a2alloc's memory grows with the threads: 2.4 MB with one, 15.4 MB with eight.", "Figure 9",
+               j.changes(NET_MEMORY, j.fewest, j.most, low=1.0)),
+    )),
+    _memory_figure(10, "Memory of kheap in larson", (
+        Claim("more-than-a2alloc",
+              "For one thread kheap used about 11.527 times as much memory as our allocator, for eight 1.884 times "
+              "(here: more, as geometric mean over the numbers of threads).",
+              "§3.2", j.less(NET_MEMORY, KHEAP, of=A2ALLOC, at=j.everywhere), subject=KHEAP, needs=(A2ALLOC,)),
+        Claim("constant",
+              "kheap seems to use somewhat close to the same amount of memory despite the number of threads "
+              "increasing (here: within 10 %).", "§3.2", j.changes(NET_MEMORY, j.fewest, j.most, 0.9, 1.1),
+              subject=KHEAP),
+    )),
+    _memory_figure(11, "Memory of malloc in larson", (
+        _libc("grows-with-threads",
+              "malloc's memory grows with the threads: 0.4 MB with one, eight times that with eight (here: "
+              "grows).", "Figure 11", j.changes(NET_MEMORY, j.fewest, j.most, low=1.0)),
+        _libc("least", "malloc uses less memory than both others at every number of threads.", "§3.2, Figures 9 to 11",
+              j.best_at_each(NET_MEMORY, (A2ALLOC, KHEAP), j.everywhere), needs=(A2ALLOC, KHEAP)),
+    )),
+]
+
+FIGURES = [FIGURE_1, FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, *FIGURES_9_TO_11]

@@ -1,0 +1,149 @@
+"""Scalloc's Table 1: what each workload does. Most of it our cases' parameters say, without a run: where they are the
+paper's, that is by construction, and no finding."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from spanalloc_bench import tree
+from spanalloc_bench.cases import acdc, classic, programs
+from papers.shared.figures import judges as j
+from papers.shared.figures.figure import Answer, Claim, Figure, Panel, Point, Verdict, metric
+
+REMOTE_FREES = metric("remote_frees_percent", "%", "remote frees")
+
+_ROWS = {  # the workload of a row, and the bytes that the paper gives: smallest, largest
+    "threadtest": (classic.threadtest(), 64, 64), "larson": (classic.larson(), 7, 8),
+    "producer-consumer": (acdc.producer_consumer(2), 16, 512), "false sharing": (classic.cache_thrash(), 8, 8),
+    "object sizes, smallest": (acdc.object_size(4, 2), 16, None),
+    "object sizes, largest": (acdc.object_size(20, 2), None, 4 << 20),
+    "locality": (acdc.locality(100), 16, 32), "span-pool": (classic.threadtest(256), 256, 256),
+}
+_NO_TERMINATION = (programs.xalan(), classic.threadtest(), classic.shbench(), acdc.producer_consumer(2),
+                   classic.cache_thrash(), classic.cache_scratch(), acdc.object_size(8, 2), acdc.locality(100),
+                   classic.threadtest(256))
+
+
+def _options(case):
+    """--name VALUE of a case's command line, as numbers."""
+    words = case.argv[1:]
+    return {name.removeprefix("--"): int(value) for name, value in zip(words[::2], words[1::2]) if value.isdigit()}
+
+
+def _default(program, option):
+    """What a workload's option is where its cases do not give it: by the program's source."""
+    path = os.path.join(tree.SOURCE, "bench", "workloads", f"{program}.cpp")
+    with open(path, encoding="utf-8") as file:
+        found = re.search(rf'integer\(\s*"{option}",\s*([\d\']+)', file.read())
+    return int(found[1].replace("'", "")) if found else None
+
+
+def _default_sizes(program, case, low, high):
+    """The sizes that a program takes by itself are the paper's, and the case takes them."""
+
+    def judge(data, subject):
+        given, own = _options(case), [_default(program, option) for option in ("low", "high")]
+        found = [given.get(option, value) for option, value in zip(("low", "high"), own)]
+        return Verdict(Answer.BY_CONSTRUCTION if found == [low, high] else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: {found[0]} to {found[1]} bytes")
+
+    return judge
+
+
+def _one_thread(case):
+    """Where only one thread runs, all frees are local and no thread ends before the program."""
+
+    def judge(data, subject):
+        return Verdict(Answer.BY_CONSTRUCTION if case.threads == 1 else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: threads {case.threads}")
+
+    return judge
+
+
+def _ends_threads(case, others):
+    """The case runs several generations of threads, the others one."""
+
+    def judge(data, subject):
+        generations = _options(case).get("generations", 1)
+        also = [other.id for other in others if _options(other).get("generations", 1) > 1]
+        return Verdict(Answer.BY_CONSTRUCTION if generations > 1 and not also else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: {generations} generations of threads; others with more than one: "
+                       f"{', '.join(also) or 'none'}")
+
+    return judge
+
+
+def _sizes_of(case):
+    options = _options(case)
+    if "size" in options:
+        return options["size"], options["size"]
+    return options["low"], options["high"] - 1
+
+
+def _same_sizes(table):
+    """The suite's cases allocate what the paper's table says; no run is needed for that. A half-open 7 to 8 is 7."""
+
+    def judge(data, subject):
+        wrong, texts = [], []
+        for name, (case, low, high) in table.items():
+            found = _sizes_of(case)
+            texts.append(f"{name} {found[0]:,} to {found[1]:,}" if found[0] != found[1] else f"{name} {found[0]:,}")
+            if (low and found[0] != low) or (high and not high - 1 <= found[1] <= high):
+                wrong.append(name)
+        return Verdict(Answer.DOES_NOT_HOLD if wrong else Answer.BY_CONSTRUCTION, "bytes: " + "; ".join(texts))
+
+    return judge
+
+
+def _few_remote(case, share):
+    """Larson frees remotely what a thread takes over from the one before: each slot once in its rounds."""
+
+    def judge(data, subject):
+        remote = 1 / _options(case)["rounds"]
+        return Verdict(Answer.BY_CONSTRUCTION if remote < share else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: one free of {_options(case)['rounds']} a slot is of an object taken over, "
+                       f"{remote:.2%}")
+
+    return judge
+
+
+_FOUR = "producer-consumer, 4 threads"
+
+TABLE_1 = Figure(
+    "scalloc-table1", "scalloc", "Table 1", "Summary of benchmarks",
+    "What each workload does: object sizes, local and remote frees, whether threads end. Here by our cases' "
+    "parameters, and by ACDC's own count of remote frees, with two threads.",
+    (
+        Claim("object-sizes",
+              "Object sizes: threadtest 64, larson 7-8, producer-consumer 16-512, false sharing 8, object sizes "
+              "16-4M, locality 16-32, span-pool 256 bytes.", "Table 1", _same_sizes(_ROWS)),
+        Claim("larson", "Larson: at least 99 % local frees, less than 1 % remote.", "Table 1",
+              _few_remote(classic.larson(), 0.01)),
+        Claim("shbench-sizes", "Object sizes: shbench 1-8 bytes.", "Table 1",
+              _default_sizes("shbench", classic.shbench(), 1, 8)),
+        Claim("xalan-sizes", "Object sizes: 483.xalancbmk 1-2M bytes.", "Table 1",
+              j.cannot("the suite does not record the sizes that a real program asks for")),
+        Claim("xalan-local", "483.xalancbmk is single-threaded: 100 % local frees, no thread ends.", "Table 1",
+              _one_thread(programs.xalan())),
+        Claim("thread-local", "Threadtest, shbench, span-pool and frontend: 100 % local frees.", "Table 1",
+              j.cannot("their programs do not count who frees; each thread has a table of objects of its own, and "
+                       "frees what is in it")),
+        Claim("thread-termination", "Threads end in larson, and in no other of the benchmarks.", "Table 1",
+              _ends_threads(classic.larson(), _NO_TERMINATION)),
+        Claim("local", "Object sizes and spatial locality: 100 % local frees.", "Table 1",
+              j.all_of(*(j.value_within(REMOTE_FREES, None, 0.0, "glibc", j.series(name))
+                         for name in ("object sizes", "locality")))),
+        Claim("producer-consumer",
+              "Producer-consumer: running two threads causes on average 50 % remote frees (here: 45 to 55 "
+              "%).", "§7.3", j.value_within(REMOTE_FREES, 45, 55, "glibc", j.series("producer-consumer"))),
+        Claim("producer-consumer-more",
+              "The probability of a remote free with n threads is 1 - 1/n: 40 threads cause on average 97.5 % (here: "
+              "four threads, 70 to 80 %).", "§7.3", j.value_within(REMOTE_FREES, 70, 80, "glibc", j.series(_FOUR))),
+    ),
+    lambda cores: [Point(acdc.producer_consumer(2), "", "producer-consumer"),
+                   Point(acdc.producer_consumer(4), "", _FOUR),
+                   Point(acdc.object_size(8, 2), "", "object sizes"),
+                   Point(acdc.locality(100), "", "locality")],
+    ("glibc",), (REMOTE_FREES,), Panel("bars", ""), rounds=3,
+)

@@ -1,0 +1,122 @@
+"""What becomes of a claim: what it lacks here, or what its judge says."""
+
+from __future__ import annotations
+
+import re
+
+from papers.shared.figures import judges, simulated
+from papers.shared.figures.data import ONE_ROUND, Data, NoData
+from papers.shared.figures.figure import Answer, Claim, Verdict
+
+_NO_NUMBERS = "no numbers"
+NOT_MEASURED = f"{Answer.NOT_MEASURED.value} in these results: they are older than this engine"  # a reason to be missing
+# Groups of cases that have another name on the simulated machine.
+_SIMULATED_AS = {"threadtest-64": "threadtest"}
+_LARSON = re.compile(r"larson-\d+-\d+")
+
+
+def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
+    """The verdict where a contender is missing that the claim needs."""
+    wanted = dict.fromkeys(name for name in (subject, *claim.needs) if name)
+    gone = [name for name in wanted if name in data.missing]
+    for answer in (Answer.NOT_BUILT, Answer.NOT_MEASURED):
+        own = [name for name in gone if data.missing[name].startswith(answer.value)]
+        if own:
+            return Verdict(answer, "; ".join(data.why_not(name) for name in own))
+    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "; ".join(map(data.why_not, gone))) if gone else None
+
+
+def _place(claim: Claim, data: Data) -> Data:
+    """The data to judge on: claims about variants on the runs that were made in turn with them."""
+    return data.variants if data.variants and set(claim.needs) & set(data.figure.variants[1:]) else data
+
+
+def _sizes(argv) -> tuple[int, int] | None:
+    """The smallest and the largest object of a command line that says both."""
+    words = [str(word) for word in argv]
+    if "--low" not in words or "--high" not in words:
+        return None
+    return int(words[words.index("--low") + 1]), int(words[words.index("--high") + 1]) - 1
+
+
+def _simulation(claim: Claim, data: Data) -> str:
+    """Where the claim's workload can be seen on more cores than there are, and what is different about it there."""
+    from spanalloc_bench import manycore
+
+    if judges.is_about_rounds(claim.judge):
+        return ""  # a simulation has no rounds
+    cases = {}
+    for case in (point.case for point in data.at(series=claim.series)):
+        name = "larson" if _LARSON.fullmatch(case.group) else _SIMULATED_AS.get(case.group, case.group)
+        if name in manycore.WORKLOADS:
+            cases[name] = case
+    if not cases:
+        return ""
+    text = f"; `spanalloc bench manycore --workloads {','.join(cases)}` simulates them"
+    for name, case in cases.items():
+        sizes = _sizes(manycore.WORKLOADS[name].argv(2, 1))
+        if sizes and sizes != _sizes(case.argv):
+            text += f", {name} with {sizes[0]} to {sizes[1]} bytes"
+    return text
+
+
+def _asked(claim: Claim, data: Data, subject) -> Verdict:
+    try:
+        return claim.judge(data, subject)
+    except NoData as error:
+        return Verdict(Answer.UNDECIDED, f"{_NO_NUMBERS}: {error}")
+
+
+def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
+    """On a machine with fewer cores than the claim needs: it can be refuted at most."""
+    if claim.each_count:
+        found = _asked(claim, data.up_to_cores(), subject)
+        if found.answer is Answer.DOES_NOT_HOLD:
+            return Verdict(found.answer, f"{data.cores} cores are enough against it: {found.evidence}")
+    seen = _asked(claim, data, subject)
+    text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data)})"
+    if not seen.evidence.startswith(_NO_NUMBERS):
+        text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
+    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text + _simulated(claim, data, subject))
+
+
+def _simulated(claim: Claim, data: Data, subject) -> str:
+    """What the claim's numbers are on simulated machines. (Restartable sequences are not there: ours take their locks.)"""
+    if judges.is_about_rounds(claim.judge):
+        return ""
+    texts = []
+    for cores, part in simulated.data(data.figure, data.simulations).items():
+        seen = _asked(claim, part, subject)
+        if not seen.evidence.startswith(_NO_NUMBERS):
+            alone = _at_the_most(claim, part, subject)
+            texts.append(f"{cores} cores: {seen.text}" + (f"; the last alone: {alone.text}" if alone else ""))
+    return f"; simulated (ours by its locks): {'; '.join(texts)}".replace(ONE_ROUND, "") if texts else ""
+
+
+def _at_the_most(claim: Claim, data: Data, subject) -> Verdict | None:
+    """What a judge of a mean over all thread counts says at the most of them alone; None where there is no such mean."""
+    counts = data.numbers()
+    if not judges.is_over_all(claim.judge) or len(counts) < 2:
+        return None
+    found = _asked(claim, data.only(counts[-1]), subject)
+    return None if found.evidence.startswith(_NO_NUMBERS) else found
+
+
+def rule(claim: Claim) -> str:
+    """What the verdict goes by; empty where nothing could decide it."""
+    found = judges.rule_of(claim.judge, claim.subject or "it")
+    return found + f"; from {claim.cores} cores on" * (bool(found) and claim.cores > 1)
+
+
+def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
+    """What becomes of the claim, on its own subject or on another one."""
+    subject = claim.subject if subject is None else subject
+    gap = _gap(claim, data, subject)
+    if gap and gap.answer is Answer.NOT_MEASURED and judges.needs_no_numbers(claim.judge):
+        gap = None  # measuring would not change what it says
+    if gap:
+        return gap
+    if claim.huge_pages and data.machine.get("transparent_hugepages") == "never":
+        return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "this kernel's transparent huge pages are switched off")
+    data = _place(claim, data)
+    return _on_fewer_cores(claim, data, subject) if data.cores < claim.cores else _asked(claim, data, subject)

@@ -1,0 +1,294 @@
+// What a fork's child does about the threads that vanished: it ends their caches, finds or retires
+// the spans that they were working on, and counts these.
+//
+// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so every other thread may
+// vanish at any step. Mostly none of them was in a call. Then their caches are like those of
+// threads that rest, and may stay so: the first call of any thread that comes into a slow path
+// abandons their spans. A child that executes another program, or ends, never does it, because
+// the kernel must copy each page that the child writes to. So nothing is written to these
+// caches; instead the calling thread's own say that their thread is still there
+// (CacheTable::forks). If a thread was in a call, all is put right at once, with a walk over the
+// records for the spans that it was working on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
+#include "standard/heap.hpp"
+#include "standard/page_layer.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc::standard {
+
+/// The page layer in whose heaps the calling thread is in a call without a cache; its signal
+/// handlers read it, too. Of nested calls the innermost counts: a libc function called there may
+/// use another page layer's heap (pthread_setspecific may allocate), and a handler that forks in
+/// there recovers the outer layer at once. That does no harm: the outer call works on no span then.
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_cache{nullptr};
+
+template <class Config>
+class ForkRecovery {
+  using Pages = PageLayer<Config>;
+  using CacheRecord = standard::CacheRecord<Config>;
+  using Heap = standard::Heap<Config>;
+
+ public:
+  /// In the child, first of all. Puts the heaps right, or leaves that to the end
+  /// of the interrupted call.
+  SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
+    Pages& pages = static_cast<Pages&>(*watch);
+    pages.start_lock.abandon_if_owner_died();
+    pages.caches.enter_child();
+    pages.tables_lock.abandon_if_owner_died();
+    pages.outside.enter_child();
+    pages.memory_return.enter_child();
+    if (!pages.is_started()) return count_calls_anew(pages);
+    pages.recovery_is_due.store_relaxed(Pages::kRecoveryIsDue);
+    recover_if_outside(pages);
+  }
+
+  /// Before a misuse is reported: counts the calling thread as outside, wherever it is. Misuse is
+  /// found only where what locks guard is whole. (A call without a cache stays counted: the next
+  /// child looks for its work.)
+  SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
+    Pages& pages = static_cast<Pages&>(*watch);
+    for (WakingLock* lock :
+         {&pages.start_lock, &pages.memory_return.purge_lock, &pages.tables_lock})
+      lock->unlock_if_mine();
+    if (!pages.is_started()) return;
+    if (inside_without_cache.load_relaxed() == &pages) inside_without_cache.store_relaxed(nullptr);
+    bool any_vanished = false;
+    pages.caches.for_each([&](CacheRecord& cache) {
+      cache.lock.unlock_if_mine();
+      if (pages.caches.is_mine(cache)) {
+        cache.leave_work();
+        cache.inside.store_release(0);
+      }
+      any_vanished = any_vanished || pages.caches.has_vanished(cache);
+    });
+    // This thread may have been abandoning vanished threads' spans. (If another thread is at it,
+    // the next waits at each cache.)
+    std::uint32_t nothing = 0;
+    if (any_vanished)
+      pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
+  }
+
+  /// Does nothing while a call of the calling thread is interrupted; that call does it at its end.
+  SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
+    bool inside = inside_without_cache.load_relaxed() == &pages;
+    pages.caches.for_each([&](CacheRecord& cache) {
+      inside = inside || (cache.inside.load_relaxed() != 0 && pages.caches.is_mine(cache));
+    });
+    if (!inside) recover(pages);
+  }
+
+  /// The caller has entered the heap and holds no lock. If another thread is at it, the caller does
+  /// not wait: the caches that are left are like those of threads that rest.
+  SPANALLOC_COLD static void abandon_for_vanished_threads(Pages& pages) {
+    // One thread at a time. If it forks meanwhile, the child finds one inside,
+    // and puts all right at once.
+    std::uint32_t due = Pages::kAbandonIsDue;
+    if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
+    pages.caches.for_each([&](CacheRecord& cache) {
+      if (!pages.caches.has_vanished(cache)) return;
+      // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits
+      // for this lock, or has had it: then the cache ended with the heap.
+      const LockGuard guard(pages.memory_return.purge_lock);
+      Heap* const heap = pages.heaps.find(cache.heap.load_relaxed());
+      if (heap == nullptr || !heap->is_started() || !pages.caches.has_vanished(cache)) return;
+      abandon_for_vanished_thread(pages, *heap, cache);
+      pages.caches.give_back(&cache);
+    });
+  }
+
+ private:
+  // The calling thread is alone and in no call of its own.
+  SPANALLOC_COLD static void recover(Pages& pages) {
+    const void* outer = inside_without_cache.load_relaxed();
+    // If a signal handler forks meanwhile, its child's recovery is left to this one, which goes on
+    // in that child: there was no second thread that could vanish.
+    while (pages.recovery_is_due.load_relaxed() == Pages::kRecoveryIsDue) {
+      inside_without_cache.store_relaxed(&pages);
+      pages.recovery_is_due.store_relaxed(0);
+      put_right(pages);
+      inside_without_cache.store_release(outer);
+    }
+  }
+
+  SPANALLOC_COLD static void put_right(Pages& pages) {
+    const bool were_inside = vanished_threads_were_inside(pages);
+    // These two locks guard nothing that can be half changed and matter: a start is made
+    // again, the arena purges.
+    for (WakingLock* lock : {&pages.start_lock, &pages.memory_return.purge_lock}) {
+      if (lock->owner_died()) lock->reset();
+    }
+    pages.arena.recover_lock();
+    if (were_inside) find_what_vanished_threads_had(pages);
+    pages.heaps.for_each([](Heap& heap) { heap.leave_if_not_started(); });
+    pages.heaps.for_each([](Heap& heap) { heap.live_caches.store_relaxed(0); });
+    // A thread that the child starts may have the same id as a vanished one.
+    pages.caches.for_each([&](CacheRecord& cache) {
+      if (cache.thread.load_relaxed() == 0 || !pages.caches.is_mine(cache)) return;
+      pages.heaps[cache.heap.load_relaxed()].live_caches.fetch_add_relaxed(1);
+      cache.forks.store_relaxed(pages.caches.forks + 1);
+    });
+    ++pages.caches.forks;
+    bool any_left = false;
+    pages.caches.recover_in_child([](const CacheRecord& cache) {
+      return cache.thread.load_relaxed() == 0 && !cache.is_abandoned_list();
+    });
+    pages.lists_repaired = false;
+    // Last, because this may end in a report, and be left by a jump. The caches that are left then
+    // are treated as if no thread had been inside.
+    pages.caches.for_each([&](CacheRecord& cache) {
+      if (!pages.caches.has_vanished(cache)) return;
+      any_left = !were_inside;
+      if (!were_inside) return;
+      abandon_for_vanished_thread(pages, pages.heaps[cache.heap.load_relaxed()], cache);
+      pages.caches.give_back(&cache);
+    });
+    // If a signal handler has forked meanwhile, that stays due, and all of this is done once more.
+    std::uint32_t nothing = 0;
+    if (any_left)
+      pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
+  }
+
+  static void count_calls_anew(Pages& pages) {
+    pages.inside_without_cache.store_relaxed(0);
+    pages.counted_since = SpinLock::generation();
+  }
+
+  SPANALLOC_COLD static bool vanished_threads_were_inside(Pages& pages) {
+    bool inside = pages.lists_repaired || pages.inside_without_cache.load_relaxed() != 0 ||
+                  pages.arena.someone_is_inside();
+    count_calls_anew(pages);
+    pages.caches.for_each([&](CacheRecord& cache) {
+      inside = inside || cache.lock.owner_died() ||
+               (cache.inside.load_relaxed() != 0 && !pages.caches.is_mine(cache));
+      if (cache.inside.load_relaxed() != 0) cache.inside.store_relaxed(0);
+    });
+    return inside;
+  }
+
+  // Takes spans whose claimers vanished off their lists. Spans that vanished threads were
+  // working on are in no stack of a pool; so the pools are emptied, and ranges whose record
+  // says "free" are the arena's.
+  SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
+    SpanProtocol<Pages> protocol(pages);
+    pages.caches.for_each([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
+    pages.heaps.for_each([](Heap& heap) {
+      if (heap.is_started()) heap.pool().stacks().forget_all();
+    });
+    pages.arena.recover_in_child();
+    pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
+      // A thread took the range and vanished before it had a record.
+      if (free || number + slices > index_of(pages.end_of_spans())) return;
+      const SpanRef span = pages.span(SpanNumber{number});
+      const SpanWord word = span->load_word();
+      if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
+        // The heap's destroy() was interrupted: its lists are gone, or about to go.
+        span->word.set({});
+        pages.give(span);
+      } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
+                 !pages.caches[word.owner()].owned.has(span.number, span->class_id())) {
+        retire_current_span(pages, span);
+        // A span on no list is one of one block, or was retired by an earlier fork.
+      } else if (word.state() == SpanState::kFree ||
+                 (word.is_delayed() && span->list() != ListId::kNone &&
+                  protocol.collect_on_list(span))) {
+        // (A record that was never used names cache 0. That may not exist yet: its first thread may
+        // have vanished while it made the cache.)
+        if (pages.caches.was_used(word.owner()))
+          pages.maps.hide_from_owner(pages.caches[word.owner()], span);
+        // (A cached large span is the arena's now, too, whatever place may still name it.)
+        if (word.state() == SpanState::kFree) span->word.set(kLargeFree);
+        pages.give(span);
+      }
+    });
+  }
+
+  // Retires a span that is in no place: its thread was about to take or leave it. It never
+  // becomes empty, whatever is on its lists. Frees into it still work: an abandoned list owns
+  // it, but does not list it.
+  SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
+    Heap& heap = pages.heap_of(span);
+    heap.protocol().retire_for_vanished(span, heap.abandoned_lists().numbers[0]);
+    heap.lost_to_fork.fetch_add_relaxed(1);
+  }
+
+  // The span's lists hold all its free blocks: a block gets its link before it is
+  // listed, and loses it after.
+  SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache,
+                                                SpanRef span) {
+    const ClassInfo& info = Pages::Classes::info(span->class_id());
+    pages.clear_links_of_purged(span);
+    std::uint32_t free = span->count_unlisted(info);
+    for (const FreeList* list : {&span->free_list(), &span->rest()}) {
+      const ListLength length = length_of(list->first(), info.virtual_span, info.blocks);
+      if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
+      free += length.blocks;
+    }
+    if (free > span->load_word().outstanding()) return retire_current_span(pages, span);
+    const Freed freed = heap.protocol().owned_to_shared(span, cache.number, free);
+    if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);
+    if (freed == Freed::kRefused) heap.lost_to_fork.fetch_add_relaxed(1);
+  }
+
+  // Of a vanished thread. (Blocks of a list that the program has damaged stay out.)
+  SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, CacheRecord& cache) {
+    cache.loans.for_each([&](ClassId c, Loan& loan) {
+      const SpanRef span = pages.span(loan.span.load_relaxed());
+      const ClassInfo& info = Pages::Classes::info(c);
+      Block* const list = loan.free_list().first();
+      const ListLength length = length_of(list, info.virtual_span, info.blocks);
+      // First: after a fork from here the child must not find them twice.
+      loan.free_list().clear();
+      if (length.blocks == 0 || !length.whole) return;
+      free_to_span(pages, heap, span, list, length.last, length.blocks);
+    });
+  }
+  // Of a vanished thread. (Blocks that the program has written to since their free stay out.)
+  SPANALLOC_COLD static void return_kept(Pages& pages, Heap& heap, CacheRecord& cache) {
+    cache.magazines.take_each_of_vanished([&](Block* block) {
+      const SpanRef span = pages.span_of(pages.any_slice_at(address_of(block)));
+      free_to_span(pages, heap, span, block, block, 1);
+    });
+  }
+  // Blocks that are on no list, linked from the newest to the oldest.
+  SPANALLOC_COLD static void free_to_span(Pages& pages, Heap& heap, SpanRef span, Block* newest,
+                                          Block* oldest, std::uint32_t count) {
+    const BlockOffset first =
+        as_block_offset(address_of(newest) - address_of(pages.address(span.number)));
+    const auto link = [&](BlockOffset head) { oldest->link_to(pages.first_of(span, head)); };
+    if (heap.protocol().free_remote(span, first, count, link) == Freed::kEmptied)
+      heap.put_in_pool(span, 0);
+  }
+
+  // Does to what other threads may reach only what the thread would do at its end. If a fork
+  // interrupts this, the child does it again; steps that were done need not be done twice.
+  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, Heap& heap,
+                                                         CacheRecord& cache) {
+    // A span may be in two places, if its thread was moving it.
+    const auto share = [&](SpanNumber number) {
+      if (number == SpanNumber::kNone) return;
+      const SpanRef span = pages.span(number);
+      if (span->load_word().is(cache.number, SpanState::kOwned))
+        share_current_span(pages, heap, cache, span);
+    };
+    cache.owned.for_each_place(share);
+    return_loans(pages, heap, cache);
+    return_kept(pages, heap, cache);
+    cache.forget_thread();
+    heap.pool_large_spans_of(cache, 0);
+    cache.large_spans.forget();
+    pages.maps.clear(cache);
+    heap.put_in_pool(
+        heap.protocol().abandon_all(cache.number, heap.abandoned_lists().home_of(cache.number)), 0);
+  }
+};
+
+}  // namespace spanalloc::standard

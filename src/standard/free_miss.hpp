@@ -1,0 +1,251 @@
+// The slow paths of free, for what the thread's map does not show.
+//
+//   deallocate                  hit: the map shows an own span or a remote batch: push and count
+//     look_after                the count is at its end: collect_own(), or the batch is flushed
+//     deallocate_missed         else: caches a span of one block
+//       deallocate_large        no room: older cached large spans go to the pool, or the span does
+//       deallocate_others       another thread's span: the first free goes to it at once; the
+//                               second begins a remote batch (RemoteBatches); the next ones are
+//                               short
+//         deallocate_by_record  all else (of no span's block: Misuse::free_unknown())
+//           deallocate_own      the thread's own span, which the map did not show
+//           deallocate_rare     another heap's span, one of one block, a thread without a record
+#pragma once
+
+#include "standard/large_blocks.hpp"
+#include "standard/location.hpp"
+#include "standard/thread_life.hpp"
+
+namespace spanalloc::standard {
+
+/// `thread` is the thread cache of the calling thread. (All calls of what comes next are tail
+/// calls, so no register need be saved.)
+template <class Config>
+struct FreeMiss {
+  using Classes = SizeClasses<Config>;
+  using Misuse = standard::Misuse<Config>;
+
+  /// The same for an operator delete.
+  template <OperatorDelete Caller>
+  [[gnu::noinline]] static void leave_or_deallocate_missed(void* p, auto& thread) {
+    if (SPANALLOC_UNLIKELY(Caller::leaves())) return Caller::free_elsewhere(p);
+    deallocate_missed(p, thread);
+  }
+
+  /// Frees a block that the thread's map does not show. First the common case: a span of one block
+  /// is cached for the next request, whichever thread had it before.
+  [[gnu::noinline]] static void deallocate_missed(void* p, auto& thread) {
+    const std::uintptr_t a = address_of(p);
+    auto& pages = *thread.pages;
+    const std::size_t number = pages.slice_of(a);
+    auto* const cache = thread.cache;
+    if (SPANALLOC_UNLIKELY(!pages.has_plain_slice(number) || cache == nullptr)) {
+      return deallocate_by_record(p, thread);
+    }
+    const SpanRef span = pages.span(SpanNumber{static_cast<std::uint32_t>(number)});
+    // (In a span of one block the class and the block's beginning do not change as long as the
+    // caller's block is out; keep() finds out whether it is.)
+    const ClassId c = span->shown_class();
+    const bool is_large = c >= Classes::kFirstLarge && c < Classes::kHuge;
+    if (!is_large || !span->begins_at(a) || pages.arena.is_short() || !thread.heap->has(span)) {
+      return cache->magazines.are_open() ? keep_own(p, thread, span)
+                                         : deallocate_others(p, thread, span);
+    }
+    if constexpr (kPoisons) {
+      if (span->load_word() == kLargeInUse) {
+        poison(p, LargeBlocks<Config>::block_bytes(pages, c, span));
+      }
+    }
+    if (SPANALLOC_UNLIKELY(!cache->large_spans.keep(*span.record, Classes::info(c).slices))) {
+      return deallocate_large(p, thread, span);
+    }
+    cache->timed_work.count_event(thread);
+  }
+
+  /// The free of p was an event: a batch is full, or an own span may have become ready, partial or
+  /// empty.
+  [[gnu::noinline]] static void look_after(void* p, auto& thread) {
+    // Another thread may have claimed the span meanwhile. The record stays readable, and tells.
+    const SpanRef span = thread.pages->span_of(thread.pages->any_slice_at(address_of(p)));
+    if (!thread.cache->batches.flush_if_full(thread, span)) collect_own(thread, span);
+  }
+
+  /// Frees blocks of a span that this thread does not own, linked from the newest to the oldest.
+  [[gnu::noinline]] static void free_to_span(auto& thread, SpanRef span, Block* newest,
+                                             Block* oldest, std::uint32_t count) {
+    const auto inside = thread.enter();  // before the span can be claimed
+    auto& pages = *thread.pages;
+    // (The only block of a span has no link, because its page may never have been touched.)
+    const bool has_list = !Classes::has_one_block(span->class_id());
+    const auto link = [&](BlockOffset list) {
+      if (has_list) oldest->link_to(pages.first_of(span, list));
+    };
+    const BlockOffset first = pages.offset_of(span, newest);
+    switch (thread.heap->protocol().free_remote(span, first, count, link)) {
+      case Freed::kRefused:
+        return Misuse::freed_twice(newest);
+      case Freed::kEmptied: {
+        // The record names the span's heap until somebody takes the span out of that heap's pool.
+        // (Not thread.shard(): it is this heap's.)
+        auto& home = pages.heap_of(span);
+        return home.put_in_pool(span, home.shard_of(thread.cache));
+      }
+      case Freed::kDone:
+      case Freed::kDelayed:
+        return;
+    }
+  }
+
+  /// Frees a block that a magazine has had.
+  static void free_kept(void* p, auto& thread) { deallocate_by_record(p, thread); }
+
+  /// What only the program may have used of a block that is freed.
+  static void poison_freed(Block* block, auto& pages) {
+    if constexpr (kPoisons) {
+      const SpanRef span = pages.span_of(pages.any_slice_at(address_of(block)));
+      const std::size_t bytes = LargeBlocks<Config>::block_bytes(pages, span->class_id(), span);
+      poison(block + 1, bytes - sizeof(Block));
+    }
+  }
+
+ private:
+  // Frees the only block of a span that was not cached: there is no room, or the span is not in
+  // use. The older cached large spans go to the pool, which makes room for several frees; if the
+  // span is too large even then, it goes there itself.
+  [[gnu::noinline]] static void deallocate_large(void* p, auto& thread, SpanRef span) {
+    const unsigned slices = Classes::info(span->class_id()).slices;
+    auto& heap = *thread.heap;
+    auto& large_spans = thread.cache->large_spans;
+    // (Asked before others may have it: a span that is cached already would go to the pool as
+    // well.)
+    if (large_spans.has_room_for(slices) || span->load_word() != kLargeInUse) {
+      return deallocate_others(p, thread, span);
+    }
+    const auto inside = thread.enter();
+    heap.pool_older_large_spans(*thread.cache, thread.shard());
+    if (SPANALLOC_LIKELY(large_spans.keep(*span.record, slices)))
+      return (void)thread.pages->memory_return.purge_if_due(os::now_ms());
+    if (SPANALLOC_UNLIKELY(!large_spans.claim_in_use(*span.record)))
+      return deallocate_others(p, thread, span);
+    heap.put_in_pool(span, thread.shard());
+  }
+
+  // Next: a block of another thread's span. deallocate_by_record() frees everything else.
+  [[gnu::noinline]] static void deallocate_others(void* p, auto& thread, SpanRef slice) {
+    const SpanRef span = thread.pages->span_of(slice);
+    const SpanWord word = span->load_word();
+    // (Of a span in use only. is_block() is exact, so it also tells whether
+    // this is the block's span.)
+    const bool others =
+        word.state() != SpanState::kFree && word.owner() != kNobody && !thread.is_mine(word);
+    if (SPANALLOC_UNLIKELY(!others || !span->is_block(address_of(p)) || !thread.heap->has(span))) {
+      return deallocate_by_record(p, thread);
+    }
+    auto* const block = static_cast<Block*>(p);
+    if (seems_freed(block, thread, span, word, true)) return deallocate_suspect(p, thread, span);
+    if (thread.cache->batches.add(thread, span, word, block)) return;
+    if (word.state() == SpanState::kOwned &&
+        SPANALLOC_LIKELY(span->word.free_into_owned(
+            word, thread.pages->offset_of(span, block),
+            [&](BlockOffset list) { block->link_to(thread.pages->first_of(span, list)); }))) {
+      return;
+    }
+    free_to_span(thread, span, block, block, 1);
+  }
+
+  // Puts a block of an own span into its class's magazine, if that is open and has room.
+  [[gnu::noinline]] static void keep_own(void* p, auto& thread, SpanRef slice) {
+    const SpanRef span = thread.pages->span_of(slice);
+    auto* const block = static_cast<Block*>(p);
+    if (thread.is_mine(span->load_word()) && span->is_block(address_of(p)) &&
+        SPANALLOC_LIKELY(!Misuse::looks_free(block))) {
+      const ClassId c = span->class_id();
+      auto& magazines = thread.cache->magazines;
+      if (SPANALLOC_UNLIKELY(c < magazines.kFirst || !magazines.has_room(c)))
+        return deallocate_own(p, thread, span);
+      poison_freed(block, *thread.pages);
+      magazines.keep(c, block);
+      // A thread that lives off its magazines passes by, too.
+      return thread.cache->timed_work.count_event(thread);
+    }
+    deallocate_unkept(p, thread);
+  }
+  // (Finds the slice once more, so that keep_own() need not save it.)
+  [[gnu::noinline]] static void deallocate_unkept(void* p, auto& thread) {
+    const std::size_t number = thread.pages->slice_of(address_of(p));
+    deallocate_others(p, thread,
+                      thread.pages->span(SpanNumber{static_cast<std::uint32_t>(number)}));
+  }
+
+  // The checks of a block that goes to a span which this thread does not own. True: it is to be
+  // looked for on the lists. (The only block of a span has no link, and its page may never have
+  // been touched.)
+  SPANALLOC_INLINE static bool seems_freed(Block* block, auto& thread, SpanRef span, SpanWord word,
+                                           bool has_link) {
+    prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
+    if (SPANALLOC_UNLIKELY(word.head() == thread.pages->offset_of(span, block)))
+      Misuse::remotely_freed_twice(thread, span, block);
+    if (has_link && Misuse::looks_free(block)) return true;
+    poison_freed(block, *thread.pages);
+    return false;
+  }
+
+  // Frees whatever p is, or null: another thread's block, a span of one block, or a block of the
+  // thread's own whose entry in the map another of its spans has overwritten.
+  [[gnu::noinline]] static void deallocate_by_record(void* p, auto& thread) {
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
+    const Location at = Location::of(p, *thread.pages);
+    if (SPANALLOC_UNLIKELY(!at.is_block)) return Misuse::free_unknown(p, thread, at.has_record());
+    if (thread.is_mine(at.word)) return deallocate_own(p, thread, at.span);
+    deallocate_rare(p, thread, at.span, at.word);
+  }
+
+  [[gnu::noinline]] static void deallocate_own(void* p, auto& thread, SpanRef span) {
+    auto* block = static_cast<Block*>(p);
+    Block* list = span->free_list().first();
+    if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
+      return deallocate_suspect(p, thread, span);
+    if (SPANALLOC_LIKELY(!thread.cache->magazines.is_open(span->class_id())))
+      thread.miss_map(span, *span.record);
+    poison_freed(block, *thread.pages);
+    if (SPANALLOC_UNLIKELY(
+            FreeTarget::push(span.record, block, address_of(list) ^ address_of(block)))) {
+      collect_own(thread, span);
+    }
+  }
+
+  // The block looks free. If it is on no list after all, it is freed like any other.
+  SPANALLOC_COLD static void deallocate_suspect(void* p, auto& thread, SpanRef span) {
+    Misuse::clear_suspect(thread, span, static_cast<Block*>(p));
+    deallocate_by_record(p, thread);
+  }
+
+  // Frees a block of a span that this thread does not own: of another heap, or of one block, or as
+  // a thread without a cache record. Nothing of that is batched: the heap may be destroyed
+  // meanwhile, and such a thread has no exit hook.
+  SPANALLOC_INLINE static void deallocate_rare(void* p, auto& thread, SpanRef span, SpanWord word) {
+    // The word is good enough to report misuse; the protocol looks again.
+    if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) Misuse::free_of_no_block(p);
+    auto* const block = static_cast<Block*>(p);
+    const bool has_link = span->class_id() < Classes::kFirstLarge;
+    if (seems_freed(block, thread, span, word, has_link))
+      return deallocate_suspect(p, thread, span);
+    // After that, because it may take a record: a report leaves the thread as it was.
+    ThreadLife<Config>::count_lone_free(thread);
+    if (thread.cache != nullptr && word.owner() != kNobody && thread.heap->has(span))
+      return deallocate_others(p, thread, span);
+    free_to_span(thread, span, block, block, 1);
+  }
+
+  [[gnu::noinline]] static void collect_own(auto& thread, SpanRef span) {
+    SPANALLOC_ASSERT(thread.cache != nullptr && thread.pages->is_mine(thread.cache->number));
+    if (thread.is_owned_here(span->load_word())) return thread.cache->owned.look_at(thread, span);
+    const auto inside = thread.enter();
+    if (thread.heap->protocol().collect_after_free(span, thread.cache->number)) {
+      thread.heap->put_in_pool(span, thread.shard());
+      Refill<Config>::collect_uncounted_if_due(thread);
+    }
+  }
+};
+
+}  // namespace spanalloc::standard

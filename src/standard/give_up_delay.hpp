@@ -1,0 +1,56 @@
+// Decides how often a thread keeps an emptying current span that it might give up.
+//
+// OwnedSpans::look_at_current() shares such a span, because its thread may be about to wait for
+// long. A program that frees and allocates in turn, a few dozen blocks at a time, would lose a span
+// in each round and look for another one at once. So if a class needs a span soon after it has
+// given one up, its spans stay the next 1, 3, 7 ... 127 times. If it needs one only later, the
+// thread has waited in between, and the delay goes back to 0.
+#pragma once
+
+#include "standard/size_classes.hpp"
+
+namespace spanalloc::standard {
+
+/// Of one cache record; only its owner uses it. Zero-initialisable.
+template <class Config>
+class GiveUpDelay {
+  static constexpr unsigned kClassCount = SizeClasses<Config>::kSmallClasses;
+
+ public:
+  /// The owner might give up a current span of the class. True: the span stays this time.
+  bool stays(ClassId c) {
+    std::uint8_t& left = left_[index_of(c)];
+    if (left == 0) return false;
+    --left;
+    return true;
+  }
+  /// The owner has given it up.
+  void gave_up(ClassId c, std::uint64_t now_ms) {
+    word_of(c) |= bit_of(c);
+    given_up_ms_ = now_ms;
+  }
+  bool has_given_up(ClassId c) const { return (given_up_[index_of(c) / 64] & bit_of(c)) != 0; }
+  /// The class has given up a span, and needs one again.
+  void needs_again(ClassId c, std::uint64_t now_ms) {
+    word_of(c) &= ~bit_of(c);
+    std::uint8_t& delay = last_delay_[index_of(c)];
+    delay = now_ms - given_up_ms_ <= Config::kNeededSoonMs
+                ? static_cast<std::uint8_t>((delay * 2 + 1) & Config::kMostGiveUpDelay)
+                : 0;
+    left_[index_of(c)] = delay;
+  }
+  void forget() {
+    if (given_up_ms_ != 0) *this = {};
+  }
+
+ private:
+  static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
+  std::uint64_t& word_of(ClassId c) { return given_up_[index_of(c) / 64]; }
+
+  std::uint64_t given_up_ms_ = 0;  // when any class did last; each did then or earlier
+  std::uint64_t given_up_[(kClassCount + 63) / 64] = {};
+  std::uint8_t left_[kClassCount] = {};        // how many times the class's span stays yet
+  std::uint8_t last_delay_[kClassCount] = {};  // what left_ began with: 0, 1, 3, 7 ... 127
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,365 @@
+// A count of all that a heap has, made when somebody asks: by a walk over the records of spans and
+// caches, which say enough. So nothing is counted for it on any path of malloc and free.
+//
+// Of a span's blocks some are free for certain, and the others live, but for those that only one
+// thread knows of (*unsure*: live or free):
+//
+//   never carved, purged     free   the record says how many
+//   on the remote list       free   the span word's count
+//   on a shared span's lists free   the owner's count; an abandoned span's lists are gone through
+//                                   under the lock
+//   on a used-up span's list free   the owner's count
+//   in magazines, batches    free   their counts; for the span these blocks are out
+//   on a current span's list        the calling thread's own is gone through. Another one's has no
+//   in a loan                       count, and only its thread may follow its links: what may be
+//                                   there is unsure (nothing, if the list shows that it is empty)
+//   of a retired span        unsure lost, unless the program has it
+//
+// Equation, for a class: blocks = live + free + unsure. While no other thread runs in the heap
+// `live` and `free` are lower bounds of the truth, and exact where nothing is unsure; all else is
+// exact then. While others run everything is an estimate: a block may be seen twice, or nowhere, on
+// its way.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
+#include "engine/engine.hpp"
+#include "os/os.hpp"
+#include "standard/purged_pages.hpp"
+#include "standard/thread_cache.hpp"
+
+namespace spanalloc::standard {
+
+/// Of the heap of a thread cache, made by its thread; takes locks, one at a time, and no memory.
+/// About 5 KiB, for the stack. (Cold: inlined it is some KiB more.)
+template <class Config>
+class Inventory {
+  using Classes = SizeClasses<Config>;
+  using Record = CacheRecord<Config>;
+  using Pages = PageLayer<Config>;
+
+ public:
+  EngineStatistics totals;
+
+  SPANALLOC_COLD explicit Inventory(ThreadCache<Config>& thread)
+      : heap_(*thread.heap), pages_(*thread.pages) {
+    totals.live_labs = heap_.live_caches.load_relaxed();
+    totals.spans_lost_to_fork = heap_.lost_to_fork.load_relaxed();
+    begin_totals();
+    if (!pages_.is_started()) return;
+    // Entered: the walk takes locks of owners, and a fork's child must know who may hold one.
+    const auto inside = thread.enter();
+    mine_ = thread.cache;
+    walk_spans();
+    pages_.caches.for_each([this](Record& cache) { count_kept(cache); });
+    finish_classes();
+    add_books();
+  }
+
+  /// f(const ClassFigures&) for each class that has a span, smallest blocks first.
+  template <class F>
+  SPANALLOC_COLD void for_each_class(F&& f) const {
+    for (unsigned c = 1; c < Classes::kCount; ++c) {
+      const Row& row = rows_[c];
+      if (row.spans == 0) continue;
+      const ClassInfo& info = Classes::info(ClassId{c});
+      f(ClassFigures{info.block_size, info.virtual_span, row.spans, row.blocks, row.carved,
+                     row.live(), row.free, row.unsure});
+    }
+  }
+  /// f(const ThreadFigures&) for each thread that has a cache of the heap. f may use the heap.
+  template <class F>
+  SPANALLOC_COLD void for_each_thread(F&& f) const {
+    if (!heap_.is_started()) return;
+    pages_.caches.for_each([&](Record& cache) {
+      const std::uintptr_t mark = cache.thread.load_relaxed();
+      if (mark != 0 && cache.heap.load_relaxed() == heap_.number()) f(figures_of(cache, mark));
+    });
+  }
+
+ private:
+  /// Of a class, or a span.
+  struct Row {
+    std::size_t spans = 0;
+    std::size_t blocks = 0;
+    std::size_t carved = 0;
+    std::size_t free = 0;
+    std::size_t unsure = 0;
+
+    std::size_t live() const { return blocks - min_of(blocks, free + unsure); }
+    // A block that a magazine or a batch holds may be one of those that are unsure, too.
+    void bound() {
+      free = min_of(free, blocks);
+      unsure = min_of(unsure, blocks - free);
+    }
+    void add(const Row& span) {
+      spans += span.spans;
+      blocks += span.blocks;
+      carved += span.carved;
+      free += span.free;
+      unsure += span.unsure;
+    }
+  };
+
+  // What this engine has no answer to stays as it was.
+  SPANALLOC_COLD void begin_totals() {
+    for (auto field :
+         {&EngineStatistics::live_bytes, &EngineStatistics::live_blocks,
+          &EngineStatistics::free_bytes, &EngineStatistics::free_blocks,
+          &EngineStatistics::unsure_bytes, &EngineStatistics::unsure_blocks,
+          &EngineStatistics::kept_block_bytes, &EngineStatistics::kept_span_bytes,
+          &EngineStatistics::pool_bytes, &EngineStatistics::dirty_bytes,
+          &EngineStatistics::clean_bytes, &EngineStatistics::purged_part_bytes,
+          &EngineStatistics::decommitted_bytes, &EngineStatistics::metadata_bytes,
+          &EngineStatistics::growths, &EngineStatistics::purges, &EngineStatistics::purged_bytes,
+          &EngineStatistics::decay_epochs, &EngineStatistics::trims}) {
+      totals.*field = 0;
+    }
+  }
+
+  SPANALLOC_COLD void walk_spans() {
+    pages_.arena.walk([this](std::uint32_t number, std::size_t slices, bool free) {
+      if (free) return count_free(number, slices);
+      // A range that is just being taken: its record is not its own yet.
+      if (number + slices > index_of(pages_.end_of_spans())) return;
+      const SpanRef span = pages_.span(SpanNumber{number});
+      const SpanWord word = span->word.load_acquire();
+      const std::size_t bytes = slices << Config::kSliceBits;
+      if (word.state() == SpanState::kFree) return count_waiting(word, bytes);
+      // After the word, which says that the life with this class has begun. (It may be another
+      // life than that of the range which the walk has seen.)
+      if (has(span)) count_in_use(span, word, bytes);
+    });
+  }
+  // (A heap has a number of its own only from its first use to its end.)
+  bool has(SpanRef span) const { return heap_.is_started() && heap_.has(span); }
+  SPANALLOC_COLD void count_free(std::uint32_t first, std::size_t slices) {
+    const std::size_t dirty = min_of(pages_.arena.dirty_slices(first, slices), slices);
+    totals.pooled_bytes += slices << Config::kSliceBits;
+    totals.dirty_bytes += dirty << Config::kSliceBits;
+    totals.clean_bytes += (slices - dirty) << Config::kSliceBits;
+  }
+  // A free span that the arena has not: in a pool, a thread's cached large span, or on its way.
+  SPANALLOC_COLD void count_waiting(SpanWord word, std::size_t bytes) {
+    totals.pooled_bytes += bytes;
+    (word == cached_of(word.owner()) ? totals.kept_span_bytes : totals.pool_bytes) += bytes;
+  }
+  SPANALLOC_COLD void count_in_use(SpanRef span, SpanWord word, std::size_t bytes) {
+    const ClassId c = span->shown_class();
+    if (c == Classes::kHuge) {
+      totals.large_bytes += bytes;
+      ++totals.large_objects;
+      return;
+    }
+    const ClassInfo& info = Classes::info(c);
+    // No more than the range is counted for it.
+    totals.small_bytes_carved += min_of(info.real_span, bytes);
+    Row row = Classes::has_one_block(c) ? Row{1, 1, 1, 0, 0} : blocks_of(span, word, info);
+    row.bound();
+    rows_[index_of(c)].add(row);
+    if (info.blocks > 1)
+      totals.purged_part_bytes += PageMask::pages(span->purged()) * PageMask::kBytes;
+  }
+
+  // Of a span of several blocks. What the record says of it is read piece by piece, so that each is
+  // bounded by the one before.
+  SPANALLOC_COLD Row blocks_of(SpanRef span, SpanWord word, const ClassInfo& info) const {
+    const std::uint32_t blocks = info.blocks;
+    const auto carved = static_cast<std::uint32_t>(min_of(span->carved(), blocks));
+    const std::uint32_t purged =
+        span->purged() == 0 ? 0 : count_purged(span->purged(), info, carved);
+    const auto remote = blocks - static_cast<std::uint32_t>(min_of(word.outstanding(), blocks));
+    Row row{1, blocks, carved, blocks - carved + purged + remote, 0};
+    if (word.state() == SpanState::kOwned) {
+      count_own_list(span, word, info, row);
+    } else if (span->is_retired()) {
+      row.unsure = blocks;
+    } else {
+      count_shared(span, info, blocks - carved + purged, row);
+    }
+    return row;
+  }
+  // (The span may be of any class by now.)
+  static bool is_current(const Record& cache, SpanRef span) {
+    const ClassId c = span->shown_class();
+    return c < Classes::kFirstLarge && cache.owned.current(c) == span.number;
+  }
+  SPANALLOC_COLD void count_own_list(SpanRef span, SpanWord word, const ClassInfo& info,
+                                     Row& row) const {
+    if (!pages_.caches.was_used(word.owner())) return;
+    Record& cache = pages_.caches[word.owner()];
+    if (&cache == mine_) {
+      row.free += on_lists(span, info);
+    } else if (!is_current(cache, span) && cache.owned.used_up().has(span.number)) {
+      row.free += min_of(span->uncollected(), info.blocks);
+    } else if (!span->free_list().is_empty() || !span->rest().is_empty()) {
+      row.unsure = info.blocks;
+    }
+  }
+  // Under the lock of the cache that has the span: nobody becomes its owner meanwhile, and it does
+  // not become another class's (who claims it waits for the lock).
+  SPANALLOC_COLD void count_shared(SpanRef span, const ClassInfo& info, std::uint32_t unlisted,
+                                   Row& row) const {
+    bool found = false;
+    heap_.protocol().with_shared(span, true, [&](auto&, SpanWord now) {
+      if (!heap_.has(span) || &Classes::info(span->class_id()) != &info) return;
+      found = true;
+      // The word of an uncounted span counts what others have freed, of which some may be purged or
+      // on its own lists by now; that of another one counts all.
+      row.free = span->is_uncounted()
+                     ? unlisted + on_lists(span, info) +
+                           pages_.list_length(span, pages_.first_of(span, now.head()))
+                     : info.blocks - now.outstanding() + span->uncollected();
+    });
+    // On its way to a list or off it.
+    if (!found) row.unsure = info.blocks;
+  }
+  SPANALLOC_COLD static std::uint32_t on_lists(SpanRef span, const ClassInfo& info) {
+    std::uint32_t blocks = 0;
+    for (const FreeList* list : {&span->free_list(), &span->rest()})
+      blocks += length_of(list->first(), info.virtual_span, info.blocks).blocks;
+    return blocks;
+  }
+
+  // What a thread keeps: blocks that are out for their spans, which may be another heap's (a thread
+  // of that heap has freed them: so caches of all heaps are asked).
+  SPANALLOC_COLD void count_kept(Record& cache) {
+    cache.batches.for_each_held([&](SpanNumber number, std::uint32_t blocks) {
+      if (number >= pages_.end_of_spans()) return;
+      const SpanRef span = pages_.span(number);
+      if (has(span)) add_kept(span->shown_class(), blocks);
+    });
+    if (!heap_.is_started()) return;
+    if (cache.heap.load_relaxed() != heap_.number()) return;
+    for (unsigned c = index_of(cache.magazines.kFirst); c < Classes::kSmallClasses; ++c)
+      add_kept(ClassId{c}, cache.magazines.count(ClassId{c}));
+    cache.loans.for_each([&](ClassId c, Loan& loan) {
+      const ClassInfo& info = Classes::info(c);
+      if (loan.free_list().is_empty()) return;
+      if (&cache == mine_) {
+        add_kept(c, length_of(loan.free_list().first(), info.virtual_span, info.blocks).blocks);
+      } else {
+        rows_[index_of(c)].unsure += min_of(loan.blocks(), info.blocks);
+      }
+    });
+  }
+  SPANALLOC_COLD void add_kept(ClassId c, std::uint32_t blocks) {
+    if (c >= Classes::kFirstLarge) return;  // the span has begun another life
+    rows_[index_of(c)].free += blocks;
+    totals.kept_block_bytes += std::size_t{blocks} * Classes::info(c).block_size;
+  }
+
+  SPANALLOC_COLD void finish_classes() {
+    for (unsigned c = 1; c < Classes::kCount; ++c) {
+      Row& row = rows_[c];
+      const std::size_t size = Classes::info(ClassId{c}).block_size;
+      row.bound();
+      totals.live_blocks += row.live();
+      totals.live_bytes += row.live() * size;
+      totals.free_blocks += row.free;
+      totals.free_bytes += row.free * size;
+      totals.unsure_blocks += row.unsure;
+      totals.unsure_bytes += row.unsure * size;
+    }
+  }
+  SPANALLOC_COLD void add_books() {
+    if (heap_.is_started()) {
+      const LargeObjectStatistics mine = pages_.outside.statistics_of(index_of(heap_.number()));
+      totals.large_bytes += mine.bytes;
+      totals.large_objects += mine.objects;
+    }
+    const ArenaStatistics arena = pages_.arena.statistics();
+    const std::size_t outside = pages_.outside.statistics().bytes;
+    totals.reserved_bytes = arena.reserved_bytes + outside;
+    totals.opened_bytes = arena.opened_bytes + outside;
+    totals.decommitted_bytes = arena.decommitted_bytes;
+    totals.metadata_bytes = arena.table_bytes + records_bytes();
+    totals.growths = arena.growths;
+    totals.purges = arena.purges;
+    totals.purged_bytes = arena.purged_bytes;
+    totals.decay_epochs = pages_.memory_return.epochs();
+    totals.trims = pages_.memory_return.trims();
+  }
+  // Of spans, caches and maps; whole pages. (A map is touched in few places only.)
+  SPANALLOC_COLD std::size_t records_bytes() const {
+    std::size_t maps = 0;
+    pages_.caches.for_each(
+        [&](const Record& cache) { maps += cache.map.load_relaxed() != nullptr ? 1 : 0; });
+    return align_up(index_of(pages_.end_of_spans()) * sizeof(Span), os::page_size()) +
+           align_up(index_of(pages_.caches.end()) * sizeof(Record), os::page_size()) +
+           maps * MapTable<Config>::kMapBytes;
+  }
+
+  SPANALLOC_COLD ThreadFigures figures_of(Record& cache, std::uintptr_t mark) const {
+    ThreadFigures out;
+    out.mark = mark;
+    const auto add = [&](SpanNumber number) {
+      if (number == SpanNumber::kNone || number >= pages_.end_of_spans()) return;
+      const SpanRef span = pages_.span(number);
+      const SpanWord word = span->word.load_acquire();
+      const ClassId c = span->shown_class();
+      if (!word.is(cache.number, SpanState::kOwned) || c >= Classes::kFirstLarge) return;
+      const ClassInfo& info = Classes::info(c);
+      Row row = blocks_of(span, word, info);
+      row.bound();
+      ++out.spans;
+      out.span_bytes += info.virtual_span;
+      out.live_bytes += row.live() * info.block_size;
+      out.unsure_bytes += row.unsure * info.block_size;
+    };
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
+      add(cache.owned.current(ClassId{c}));
+      out.kept_block_bytes +=
+          std::size_t{cache.magazines.count(ClassId{c})} * Classes::info(ClassId{c}).block_size;
+    }
+    for (unsigned place = 0; place < OwnedSpans<Config>::UsedUp::kPlaces; ++place) {
+      const SpanNumber number = cache.owned.used_up().span(place);
+      // (On its way from here to a class's current span it is in both places.)
+      if (number < pages_.end_of_spans() && !is_current(cache, pages_.span(number))) add(number);
+    }
+    cache.batches.for_each_held([&](SpanNumber number, std::uint32_t blocks) {
+      if (number >= pages_.end_of_spans()) return;
+      const ClassId c = pages_.span(number)->shown_class();
+      out.kept_block_bytes += std::size_t{blocks} * Classes::info(c).block_size;
+    });
+    cache.large_spans.for_each_once([&](const Span& span) {
+      out.kept_span_bytes += Classes::info(span.shown_class()).virtual_span;
+    });
+    return out;
+  }
+
+  Heap<Config>& heap_;
+  Pages& pages_;
+  const Record* mine_ = nullptr;  // the calling thread's; nullptr: it has none
+  Row rows_[Classes::kCount];
+};
+
+/// Bytes of a page layer's blocks and free memory that are in memory: asks the kernel, of each
+/// piece of the arena and of each block outside (CoalescingArena::resident_bytes).
+template <class Config>
+SPANALLOC_COLD std::size_t resident_bytes(PageLayer<Config>& pages) {
+  if (!pages.is_started()) return 0;
+  std::size_t sum = pages.outside.resident_bytes();
+  std::size_t first = 0;
+  std::size_t end = 0;
+  const auto ask = [&] {
+    sum += first == end ? 0 : pages.arena.resident_bytes(first, end - first);
+  };
+  // Neighbours are asked about together.
+  pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool) {
+    if (number != end) {
+      ask();
+      first = number;
+    }
+    end = number + slices;
+  });
+  ask();
+  return sum;
+}
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,307 @@
+// A span's record, in a table with one record a slice; that of a span's first
+// slice speaks for the span.
+//
+// In a span of several blocks `order` leads from every slice to the first. A span of one block is
+// only asked for by the address of its block, which begins in its first slice. The records of its
+// other slices stay as earlier spans left them: they say "free", and their `order` leads to a
+// record that says "free" or to a span in which the address does not lie.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/compiler.hpp"
+#include "base/divisibility.hpp"
+#include "base/inspection_access.hpp"
+#include "standard/config.hpp"
+#include "standard/free_list.hpp"
+#include "standard/free_target.hpp"
+#include "standard/numbers.hpp"
+#include "standard/purged_pages.hpp"
+#include "standard/size_classes.hpp"
+#include "standard/span_word.hpp"
+
+namespace spanalloc::standard {
+
+/// A span's list. kFull: a span without a free block that a search met when memory was out.
+enum class ListId : std::uint8_t { kNone = 0, kNearlyFull, kPartial, kDelayed, kFull };
+
+/// A span's life: never used -> owned -> shared (on one of the lists) -> free -> owned ... A span
+/// of one block changes free -> shared -> free, maybe as a cached large span. begin_life() writes
+/// what is constant while the span is not free.
+///
+/// The first cache line is the owner's: its short paths write there, and nowhere else in
+/// the record. Other threads read and write the second line; in the first only what a
+/// shared span's owner has freed.
+///
+/// Equation of a shared span: quota - left = uncollected, the owner's frees that
+/// `word` does not count yet.
+class alignas(kCacheLine) Span : public FreeTarget {
+ public:
+  // --- What others may ask -----------------------------------------------------------------------
+
+  SpanWord load_word() const { return word.load_relaxed(); }
+  /// Constant while the span is not free
+  ClassId class_id() const { return ClassId{static_cast<std::uint8_t>(size_class_)}; }
+  /// That of the latest life, for statistics and guesses of other threads
+  ClassId shown_class() const { return ClassId{shown_class_.load_relaxed()}; }
+  /// The heap that has the span: constant while it is not free, and until a thread takes it out of
+  /// that heap's pool
+  HeapNumber heap() const { return heap_.load_relaxed(); }
+  /// log2 of the span's slices if it has several blocks, else 0; constant while the span is not
+  /// free, and equal in the records of all its slices
+  unsigned order() const { return order_; }
+  SPANALLOC_INLINE bool is_block(std::uintptr_t a) const { return shown_.is_block(a); }
+  const BlockTest& shown_blocks() const { return shown_; }
+  /// Where the only block of a span begins, or the first of several.
+  std::uintptr_t first_block() const { return shown_.base.load_relaxed(); }
+  bool begins_at(std::uintptr_t a) const { return shown_.base.read_own() == a; }
+  /// So many of the first blocks were out or listed once, the rest is untouched; a thread that
+  /// holds a block sees that it was carved
+  SPANALLOC_INLINE std::uint32_t carved() const { return carved_.load_relaxed(); }
+  std::uint64_t purged() const { return purged_.load_relaxed(); }  ///< see purged_pages.hpp
+  /// How many blocks are free and on no list: never carved, or purged.
+  std::uint32_t count_unlisted(const SizeClass& info) const {
+    return info.blocks - carved() + count_purged(purged(), info, carved());
+  }
+  /// What was never carved reads as zero.
+  bool is_zero() const { return zero_; }
+  /// Of a span of one block of a class: bytes from where the block begins to where the span ends,
+  /// or to its pages that are `gone`
+  std::uint32_t room() const { return room_; }
+
+  // --- Life: by the thread that has the span alone -----------------------------------------------
+
+  /// Of each record of a span's slices, before its life begins.
+  void set_order(std::uint8_t order) { order_ = order; }
+  /// Begins a life; from the word on the span is in use. No block is carved; a span of one block
+  /// has it at `first`.
+  void begin_life(const ClassInfo& info, ClassId c, std::uintptr_t first, HeapNumber heap,
+                  bool zero, SpanWord word_of_life) {
+    const bool single = info.blocks <= 1;
+    blocks_.set(first, single ? 1 : info.magic, single ? 1 : 0);
+    shown_.set(blocks_);
+    change_class(c, info);
+    heap_.store_relaxed(heap);
+    zero_ = zero;
+    asked = 0;
+    carved_.store_relaxed(0);
+    free_list_.clear();
+    rest_.clear();
+    purged_.store_relaxed(0);
+    uncounted_ = false;
+    retired_.store_relaxed(false);
+    list_ = ListId::kNone;
+    go_on(word_of_life);
+  }
+  /// Begins a life in the class of the last one, with the lists that are there.
+  void go_on(SpanWord word_of_life) {
+    expect_first_clock();
+    word.set(word_of_life);
+  }
+  /// Another class for a span of one block, which may be in use.
+  void change_class(ClassId c, const ClassInfo& info) {
+    set_room(info);
+    size_class_ = static_cast<std::uint8_t>(index_of(c));
+    shown_class_.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
+  }
+  /// The only block of a span has no more than `bytes`, until its class or place changes.
+  void limit_room(std::uint32_t bytes) { room_ = bytes; }
+  /// Places the only block of a span elsewhere.
+  void move_block(std::uintptr_t first, const ClassInfo& info) {
+    shown_.base.store_relaxed(first);
+    set_room(info);
+  }
+
+  // --- Blocks: by the owner ----------------------------------------------------------------------
+
+  /// `count` more blocks are carved. The limit says which blocks may be freed: those that were
+  /// carved. (A thread that gets a block from another thread has been given this limit with it.)
+  void carve(const ClassInfo& info, std::uint32_t count) {
+    const std::uint32_t carved = this->carved() + count;
+    carved_.store_relaxed(carved);
+    const std::uint64_t limit = multiple_limit(info.block_size, info.magic, carved);
+    blocks_.limit.store_relaxed(limit);
+    shown_.limit.store_relaxed(limit);
+  }
+  /// A second list, of what others had freed before; mostly empty.
+  FreeList& rest() { return rest_; }
+  Block* next_to_carve(const ClassInfo& info) const {
+    return pointer_to<Block>(blocks_.base.read_own() + std::size_t{carved()} * info.block_size);
+  }
+  /// Under the lock of a shared span's owner. Release: a fork's child finds the mask before the
+  /// lists change.
+  void set_purged(std::uint64_t mask) { purged_.store_release(mask); }
+  /// Forgets all free blocks that are on its lists, or purged.
+  void lose_free_blocks() {
+    free_list_.clear();
+    rest_.clear();
+    set_purged(0);
+  }
+
+  // --- Events: by the owner of an owned span, under its lock for a shared one --------------------
+
+  /// The owner's free that is the `count`-th from now is the next event.
+  SPANALLOC_INLINE void expect_frees(std::uint32_t count) {
+    quota_.store_relaxed(count);
+    left_.store_relaxed(count);
+  }
+  /// Goes on counting: `more` frees from this event on.
+  void expect_more_frees(std::uint32_t more) {
+    left_.store_relaxed(more);
+    quota_.store_relaxed(quota_.load_relaxed() + more);
+  }
+  /// A current span is looked at when its list ends. Frees into it are events only to read the
+  /// clock, unless the thread may be about to give the span up: expect_emptying(). Then `quota` is
+  /// how often it has looked.
+  SPANALLOC_INLINE void expect_first_clock() { expect_clock(SpanEvents::kFirstClock); }
+  SPANALLOC_INLINE void expect_clock(std::uint32_t frees) {
+    expect_emptying(frees, kForClock + frees);
+  }
+  SPANALLOC_INLINE void expect_emptying(std::uint32_t count, std::uint32_t looks) {
+    quota_.store_relaxed(looks);
+    left_.store_relaxed(count);
+  }
+  bool is_for_clock() const { return quota_.load_relaxed() >= kForClock; }
+  std::uint32_t looks() const { return quota_.load_relaxed(); }
+  /// After an event of the clock: the next one comes after twice as many frees.
+  void expect_next_clock() {
+    const std::uint32_t frees = 2 * (looks() - kForClock);
+    const std::uint32_t most = SpanEvents::kMostClock;
+    expect_clock(frees < most ? frees : most);
+  }
+  void expect_soon_clock() { expect_clock(SpanEvents::kSoonClock); }
+  /// The owner's frees since expect_frees(). To others a hint, unless they have the lock.
+  SPANALLOC_INLINE std::uint32_t uncollected() const {
+    return quota_.load_relaxed() - left_.load_relaxed();
+  }
+  /// uncollected(), and what the owner did to the span and its blocks before.
+  SPANALLOC_INLINE std::uint32_t uncollected_acquire() const {
+    return quota_.load_relaxed() - left_.load_acquire();
+  }
+  /// Changes whenever the owner takes a block or frees one (but for rare chances).
+  std::uint64_t trace() const {
+    const std::uint64_t left = left_.load_relaxed();
+    return address_of(free_list_.first()) ^ left << 48 ^ left >> 16;
+  }
+
+  // --- What is remembered of it: by the owner, under its lock for a shared span ------------------
+
+  /// Since it was last shared or used up blocks were carved, or taken back from purged pages.
+  void note_grown() { watched_ = kGrown; }
+  bool has_grown() const { return watched_ == kGrown; }
+  void forget_watch() { watched_ = 0; }
+  /// Whether the pages of a shared span with `out` blocks out are to be purged: not a second time,
+  /// and if `aged` only if as many were out when this was asked in the epoch before.
+  bool wants_purge(std::uint32_t out, bool aged) {
+    const std::uint32_t seen = out * 2 + 2;
+    const std::uint32_t purged = out * 2 + 3;
+    if (watched_ == purged) return false;
+    const bool is_due = !aged || watched_ == seen;
+    watched_ = is_due ? purged : seen;
+    return is_due;
+  }
+
+  /// The same near the soft limit, where this is asked often, and each purge goes through all free
+  /// blocks: if a 16th of the `blocks` fewer are out than at the last purge, or than was seen
+  /// since.
+  bool wants_purge_near(std::uint32_t out, std::uint32_t blocks) {
+    const std::uint32_t seen = out * 2 + 2;
+    const std::uint32_t last = watched_ > kGrown ? (watched_ - 2) / 2 : blocks;
+    if (out > last) watched_ = seen;
+    if (out > last || last - out < max_of(blocks / 16, 1)) return false;
+    watched_ = seen + 1;
+    return true;
+  }
+
+  /// Of an owned span that is used up: its place among the thread's (used_up_spans.hpp)
+  std::uint8_t place() const { return place_; }
+  void set_place(std::uint8_t place) { place_ = place; }
+
+  // --- Lists: under the lock of the owner --------------------------------------------------------
+
+  ListId list() const { return list_; }
+  SpanNumber next() const { return next_; }  ///< on the list, or the chain
+  /// The lists are not whole, or the span is on none: its thread was moving it when it vanished.
+  void forget_list() { list_ = ListId::kNone; }
+  /// Abandoned, and its free blocks not counted yet; until then `word` counts them as out
+  bool is_uncounted() const { return uncounted_; }
+  void set_uncounted(bool uncounted) { uncounted_ = uncounted; }
+  /// On no list, and not counted again
+  bool is_retired() const { return retired_.load_relaxed(); }
+  void set_retired(bool retired) { retired_.store_relaxed(retired); }
+
+ private:
+  template <class>
+  friend class SpanPlacement;  // next_, prev_ and list_
+  friend struct SpanTestAccess;
+  friend struct spanalloc::InspectionAccess;
+
+  static constexpr std::uint32_t kForClock = 1u << 16;  // `quota` of a current span: the clock's
+  static constexpr std::uint32_t kGrown = 1;
+
+  void set_room(const ClassInfo& info) {
+    room_ = static_cast<std::uint32_t>(info.virtual_span -
+                                       first_block() % (std::size_t{1} << Standard::kSliceBits));
+  }
+
+  // Of a shared span under the lock: what `left` was when it was set
+  Atomic<std::uint32_t> quota_;
+  Atomic<std::uint32_t> carved_;
+  bool zero_;
+
+ public:
+  std::uint8_t idle;  ///< of a span of one block, the thread that has it: see SlackBound
+  std::uint8_t gone;  ///< the same: pages around its block that do not count as held
+
+ private:
+  Atomic<bool> retired_;  // others ask, for statistics
+  FreeList rest_;
+  Atomic<std::uint64_t> purged_;
+
+ public:
+  alignas(kCacheLine) AtomicSpanWord word;  ///< shared
+
+ private:
+  Plain<SpanNumber> next_;
+  Plain<SpanNumber> prev_;
+  Plain<ListId> list_;
+  Plain<std::uint8_t> size_class_;
+  std::uint8_t order_;
+  Atomic<std::uint8_t> shown_class_;
+  Plain<bool> uncounted_;
+  std::uint8_t place_;
+  Atomic<HeapNumber> heap_;
+
+ public:
+  /// The pool's stack that the free span is in: the next span there
+  Atomic<std::uint32_t> pool_link;
+
+ private:
+  Plain<std::uint32_t> watched_;  // 0: nothing
+  // A copy of `blocks_` for other threads, written by the owner: a look into the first line would
+  // take that line from the owner's CPU at each of their frees
+  BlockTest shown_;
+
+ public:
+  /// Holder of a block of kHuge: slices that it was last resized to (or a little more), beyond
+  /// which the span may have room; 0: never resized
+  std::uint32_t asked;
+
+ private:
+  std::uint32_t room_;
+};
+static_assert(sizeof(Span) == 2 * kCacheLine);
+
+/// A span's record and number, as functions pass a span to each other. Without a number: no span.
+struct SpanRef {
+  Span* record = nullptr;
+  SpanNumber number = SpanNumber::kNone;
+
+  Span* operator->() const { return record; }
+  explicit operator bool() const { return number != SpanNumber::kNone; }
+  friend bool operator==(SpanRef a, SpanRef b) { return a.number == b.number; }
+};
+
+}  // namespace spanalloc::standard

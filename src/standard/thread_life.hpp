@@ -1,0 +1,133 @@
+// How a thread cache begins and ends, and gives back what it holds without need.
+#pragma once
+
+#include "standard/fork_recovery.hpp"
+#include "standard/refill.hpp"
+
+namespace spanalloc::standard {
+
+/// `thread` is the thread cache of the calling thread.
+template <class Config>
+struct ThreadLife {
+  // --- The thread's beginning --------------------------------------------------------------------
+
+  /// Takes a cache record. False: there is none, or no memory for it.
+  SPANALLOC_COLD static bool attach(auto& thread) {
+    CacheRecord<Config>* fresh = thread.heap->begin_cache();
+    if (fresh == nullptr) return false;
+    if (!begin_with(thread, fresh)) thread.exited = true;
+    return true;
+  }
+
+  /// Begins with a cache record that was taken already. False: the thread's end cannot be watched.
+  static bool begin_with(auto& thread, CacheRecord<Config>* fresh) {
+    SPANALLOC_ASSERT(thread.cache == nullptr && fresh->batches.are_empty() &&
+                     fresh->loans.are_none() && !fresh->magazines.are_open() &&
+                     thread.pages->is_mine(fresh->number));
+    thread.owned_identity = SpanWord::identity_of(fresh->number, SpanState::kOwned);
+    thread.set_map(thread.pages->maps.of(*fresh));
+    thread.map_misses = 0;
+    thread.set_cache(fresh);  // before the key's value: setting it may call malloc
+    return thread.exited ||
+           thread.heap->exit_key.watch_this_thread(&thread, thread.heap->on_thread_exit);
+  }
+
+  /// A thread that only frees takes a cache record, too, for its batches, once it has freed enough
+  /// of others' blocks. (Once: if there is no cache record to be had, it does without.)
+  SPANALLOC_INLINE static void count_lone_free(auto& thread) {
+    if (SPANALLOC_LIKELY(thread.cache != nullptr || thread.exited) ||
+        thread.lone_frees == Config::kFreesForCache) {
+      return;
+    }
+    ++thread.lone_frees;
+    if (thread.lone_frees != Config::kFreesForCache) return;
+    const auto inside = thread.enter();
+    attach(thread);
+    detach_if_exited(thread);
+  }
+
+  // --- The thread's end --------------------------------------------------------------------------
+
+  static void thread_exit(auto& thread) {
+    const auto inside = thread.enter();
+    thread.exited = true;
+    detach_if_exited(thread);
+  }
+
+  /// After its exit hook a thread has a cache record for one call at a time.
+  static void detach_if_exited(auto& thread) {
+    if (SPANALLOC_UNLIKELY(thread.exited) && thread.cache != nullptr) detach(thread);
+  }
+
+  /// Gives the cache record back: spans with blocks out go to an abandoned list, empty ones to the
+  /// pool.
+  static void detach(auto& thread) {
+    auto& cache = *thread.cache;
+    auto& heap = *thread.heap;
+    SPANALLOC_ASSERT(thread.pages->is_mine(cache.number) && thread.has_nothing_in_hand());
+    // For signal handlers that fork when the thread has given its record up and is still busy with
+    // it.
+    const void* outer = inside_without_cache.load_relaxed();
+    inside_without_cache.store_relaxed(thread.pages);
+    // First: a block whose span is not the thread's any more may go into a batch.
+    if (SPANALLOC_UNLIKELY(cache.magazines.are_open())) cache.magazines.end(thread);
+    cache.batches.flush_all(thread);
+    if (SPANALLOC_UNLIKELY(!cache.loans.are_none())) cache.loans.end_all(thread);
+    cache.owned.share_without_blocks(thread);
+    if (!cache.large_spans.is_empty()) {
+      heap.pool_large_spans_of(cache, thread.shard());
+      cache.large_spans.forget();
+    }
+    const CacheNumber new_owner = heap.abandoned_lists().home_of(cache.number);
+    if (heap.protocol().may_have_shared(cache.number)) {
+      heap.put_in_pool(heap.protocol().abandon_all(cache.number, new_owner), thread.shard());
+    }
+    // The current spans last: they are uncounted, and those are looked for at the front of the
+    // list. They keep their lists as they are: the next thread here is likely to adopt them, and
+    // then needs no count of their free blocks.
+    {
+      const auto guard = thread.lock_lists();
+      cache.owned.abandon_all(thread, [&](SpanRef span) {
+        heap.protocol().owned_to_abandoned(span, cache.number, new_owner);
+      });
+    }
+    thread.owned_identity = thread.kNoIdentity;
+    thread.set_cache(nullptr);
+    thread.set_map(kNoMap);
+    heap.end_cache(&cache);
+    inside_without_cache.store_release(outer);
+  }
+
+  // --- Giving back -------------------------------------------------------------------------------
+
+  /// Gives back what this thread and the pools hold without need. False: there was nothing.
+  SPANALLOC_COLD static bool trim(auto& thread) {
+    auto& heap = *thread.heap;
+    if (!heap.is_started()) return false;
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
+    const auto inside = thread.enter();
+    // To count them with
+    if (thread.cache == nullptr && heap.has_uncounted_abandoned()) attach(thread);
+    if (thread.cache != nullptr) {
+      auto& cache = *thread.cache;
+      cache.magazines.give_all_back(thread);
+      cache.batches.flush_all(thread);
+      cache.loans.return_all(thread);
+      heap.put_in_pool(heap.protocol().collect_delayed(cache.number), thread.shard());
+      // Shared, the thread's spans serve it as well, and their free pages can be purged.
+      cache.owned.share_all(thread);
+      Refill<Config>::collect_uncounted(thread, UINT32_MAX, UINT32_MAX);
+    }
+    heap.pool_all_unused(thread.shard());
+    detach_if_exited(thread);
+    return thread.pages->memory_return.trim();
+  }
+
+  /// Does all the work of a decay epoch that is due. False: there was nothing to give back.
+  SPANALLOC_COLD static bool pass_epochs(auto& thread) {
+    const auto inside = thread.enter();
+    return thread.pages->memory_return.finish_epoch();
+  }
+};
+
+}  // namespace spanalloc::standard
