@@ -7,7 +7,7 @@
 // Sizes and alignments are bytes. Both are stateless and may be used by any thread. When memory is
 // out they throw std::bad_alloc (without exceptions: abort).
 //
-// And memory resources over a heap of the program's own: HeapResource over one that is there,
+// And memory resources over a first-class heap: HeapResource over one that is there,
 // OwnHeapResource over one that begins and ends with it. Any thread may use them.
 //
 //   spanalloc::OwnHeapResource arena;            // all of it ends with it
@@ -96,7 +96,7 @@ class HeapResource : public std::pmr::memory_resource {
   sp_heap* heap_;
 };
 
-/// A resource with a heap of its own. Its end, or release(), frees all that was allocated from it,
+/// A resource with a first-class heap. Its end, or release(), frees all that was allocated from it,
 /// with no destructor run.
 class OwnHeapResource final : public HeapResource {
  public:

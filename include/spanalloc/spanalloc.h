@@ -38,7 +38,7 @@ extern "C" {
  * sp_usable_size, may end the process. sp_realloc to that size first, or have plain declarations.
  *
  * SPANALLOC_NEW_BLOCK: nothing else points to the block, and nobody reads it behind the compiler's
- * back. Blocks of a program's own heaps are not so: sp_heap_visit finds them. */
+ * back. Blocks of first-class heaps are not so: sp_heap_visit finds them. */
 #if defined(__has_attribute) && !defined(SPANALLOC_PLAIN_DECLARATIONS)
 #if __has_attribute(malloc)
 #define SPANALLOC_NEW_BLOCK __attribute__((malloc))
@@ -153,7 +153,7 @@ SPANALLOC_PUBLIC int sp_on_soft_limit(void (*callback)(void* context, size_t hel
 /* What a field below holds that the library's engine cannot tell. */
 #define SP_STATS_NOT_TOLD ((size_t)-1)
 
-/* The heap's books; docs/statistics.md says more of each figure. Each is exact at some instant
+/* The heap's accounting; docs/statistics.md says more of each figure. Each is exact at some instant
  * during the call, together they are an estimate while other threads allocate. Later versions only
  * add fields at the end. From live_bytes on an engine may leave a field at SP_STATS_NOT_TOLD. */
 struct sp_statistics {
@@ -188,7 +188,7 @@ struct sp_statistics {
   size_t purged_bytes; /* and how much these were in all */
   size_t decay_epochs;
   size_t trims;
-  /* Heaps of the program's own. Their memory is in none of the figures above. */
+  /* First-class heaps. Their memory is in none of the figures above. */
   size_t heaps;
   size_t heaps_taken_bytes; /* what they have taken, for blocks and beside them */
   size_t heaps_kept_bytes;  /* given back by heaps, and may be in memory, for the next one */
@@ -205,7 +205,7 @@ SPANALLOC_PUBLIC void sp_stats(struct sp_statistics* out, size_t size) SPANALLOC
 /* Writes a JSON document with all of that, by size class and by thread, and with a version of its
  * own; docs/statistics.md describes it. It comes in pieces: write(context, text, bytes) is called
  * for each, in order, with 1 to 512 bytes of ASCII that stay valid during the call, and may use the
- * heap, and heaps of the program's own. Takes no memory, and some 10 KiB of the stack. 0; EINVAL
+ * heap, and first-class heaps. Takes no memory, and some 10 KiB of the stack. 0; EINVAL
  * if write is NULL or flags have bits without a meaning, EBUSY in a function that stands in for
  * mmap or the like (spanalloc(7)): then nothing is written. errno is left to `write`. */
 SPANALLOC_PUBLIC int sp_stats_json(void (*write)(void* context, const char* text, size_t bytes),
@@ -217,7 +217,7 @@ SPANALLOC_PUBLIC const char* sp_version(void) SPANALLOC_NOEXCEPT;
 /* Name of the engine behind this library, for instance "standard"; a constant string. */
 SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
 
-/* ---- Heaps of a program's own
+/* ---- First-class heaps
  * ----------------------------------------------------------------------------------
  *
  * A heap whose blocks all end with it: a request's, a query's, a plugin's. sp_heap_destroy and
@@ -487,7 +487,7 @@ SPANALLOC_PUBLIC enum sp_pages_status sp_pages_purge(sp_pages* pages, unsigned f
 
 enum sp_pages_state {
   SP_PAGES_USED,  /* handed out */
-  SP_PAGES_FREE,  /* at rest */
+  SP_PAGES_FREE,  /* exact while no other thread uses the pages */
   SP_PAGES_MOVING /* in the middle of a call: being split, joined, purged */
 };
 
@@ -514,7 +514,7 @@ struct sp_pages_statistics {
   size_t region_bytes;       /* as it is now: used, free and moving */
   size_t limit_bytes;        /* what it can be extended to */
   size_t used_bytes;         /* handed out */
-  size_t free_bytes;         /* at rest */
+  size_t free_bytes;         /* exact while no other thread uses the pages */
   size_t moving_bytes;       /* in the middle of calls */
   size_t free_zero_bytes;    /* of free_bytes: blocks known to read as zero */
   size_t largest_free_bytes; /* the largest free block */

@@ -246,7 +246,7 @@ class HeapsTest(unittest.TestCase):
     def test_a_small_part(self):
         found = self.judge(100 * self.MIB, ("query", 50 * self.MIB, 40 * self.MIB), ("", self.MIB, 10), kept=self.MIB)
         self.assertEqual((found.topic, found.severity), ("heaps", FINE))
-        for text in ("2 heaps of the program's own have taken 51.0 MiB of addresses;", "in use are 40.0 MiB", "left 1.0 MiB",
+        for text in ("2 first-class heaps have taken 51.0 MiB of addresses;", "in use are 40.0 MiB", "left 1.0 MiB",
                      "query 50.0 MiB, one without a name (0xabc0) 1.0 MiB."):
             self.assertIn(text, found.seen)
 
@@ -458,7 +458,7 @@ class DoctorTest(unittest.TestCase):
             found, _ = self.findings(str(running.pid))
             heaps_, = found["heaps"]
             self.assertEqual(heaps_["severity"], severity, heaps_)
-            self.assertIn("1,001 heaps of the program's own have taken", heaps_["seen"])
+            self.assertIn("1,001 first-class heaps have taken", heaps_["seen"])
             self.assertEqual("The largest, by addresses: queries 28" in heaps_["seen"], severity == KNOW, heaps_)
         found, _ = self.findings(str(self.running(COMMAND, "run", "--", "sh", "-c", "echo here; read x").pid))
         self.assertNotIn("heaps", found)

@@ -91,17 +91,20 @@ class WordsTest(unittest.TestCase):
     GLOSSARY = """
 | not | a table | widget |
 <!-- words:begin -->
-| word | means | not |
-|---|---|---|
-| slice | a piece; a granule has been one | granule, LAB |
-| current span | where a thread is | (hot), warm, bury |
-| block | what it hands out | |
+| word | means | in the code still | not |
+|---|---|---|---|
+| slice | a piece; a granule has been one | | granule, LAB |
+| active span | where a thread is | current span | (hot), warm, bury |
+| block | what it hands out | | |
 <!-- words:end -->
 """
 
-    def lint(self, text, name="src/standard/x.hpp", glossary=GLOSSARY):
+    def lint(self, text, name="src/standard/x.hpp", glossary=GLOSSARY, counts=None):
         with tempfile.TemporaryDirectory() as tree:
-            for path, content in (("docs/architecture.md", glossary), (name, text)):
+            files = {"docs/architecture.md": glossary, name: text}
+            if counts is not None:
+                files["tests/integration/words_in_code.txt"] = counts
+            for path, content in files.items():
                 path = os.path.join(tree, path)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w", encoding="utf-8") as file:
@@ -136,7 +139,21 @@ class WordsTest(unittest.TestCase):
     def test_only_the_folders_that_the_glossary_speaks_of(self):
         for name in ("papers/scalloc/engine/x.hpp", "papers/leite_rocha/manager/x.hpp"):
             run = self.lint("warm", name=name)
-            self.assertIn("0 files, 4 words, 0 violations", run.stdout)
+            self.assertIn("0 files, 5 words, 0 violations", run.stdout)
+
+    def test_what_users_read_has_the_words_of_the_field(self):
+        for text, words in (("a current\nspan", ["current span"]), ("Current spans, kCurrentSpan", ["Current spans", "Current Span"]),
+                            ("the current, span; a span current. Current\n\nspan `kCurrentSpan`", []), ("warm", [])):
+            for name in ("README.md", "docs/using.md", "docs/man/x.7", "include/spanalloc/x.h"):
+                self.assertEqual(self.refused(text, name=name), words, text)
+        self.assertIn("0 files, 5 words, 0 violations", self.lint("a current span", name="docs/concurrency.md").stdout)
+
+    def test_code_says_the_words_of_before_no_more_often(self):
+        text = "current_span CurrentSpan // the current span"
+        for counts, told in (("3 current span\n", None), ("2 current span\n", "new code"), ("4 current span\n", "--write")):
+            run = self.lint(text, counts=counts)
+            self.assertEqual(run.returncode, 1 if told else 0, run.stdout)
+            self.assertIn(told or "", run.stdout)
 
     def test_public_names_pass(self):
         self.assertEqual(self.refused('kName = "warm-lab"; out.live_labs = 1;'), [])
@@ -150,10 +167,10 @@ class WordsTest(unittest.TestCase):
 class ListsTest(unittest.TestCase):
     def test_each_class_of_tests_is_in_the_list_by_which_it_is_run(self):
         missing = []
-        for folder in ("tools", "bench"):
+        for folder, places in (("tools", ("tests/tools",)), ("bench", ("tests/bench", "papers/*/tests"))):
             with open(os.path.join(SOURCE, "tests", folder, "CMakeLists.txt"), encoding="utf-8") as file:
                 listed = set(re.findall(r"\w+", file.read()))
-            for path in glob.glob(os.path.join(SOURCE, "tests", folder, "test_*.py")):
+            for path in (path for place in places for path in glob.glob(os.path.join(SOURCE, place, "test_*.py"))):
                 with open(path, encoding="utf-8") as file:
                     classes = re.findall(r"^class (\w+)\((.*)\):\n((?:.*\n)*?)(?=^\S|\Z)", file.read(), re.MULTILINE)
                 missing += [f"{path}: {name}" for name, _, text in classes

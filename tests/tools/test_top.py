@@ -302,7 +302,7 @@ class OwnHeapsTest(Looking):
             self.assertNotIn("\x1b", run.stdout)
             self.assertEqual("in all" in run.stdout, config == "standard")
             if config != "standard":
-                self.assertIn("heaps of the program's own", re.sub(r"\s+", " ", run.stdout))
+                self.assertIn("first-class heaps", re.sub(r"\s+", " ", run.stdout))
 
     def test_a_thousand(self):
         with known_heap("large=1000000,9", "many=1000", program=OWN_HEAPS) as (running, _):

@@ -13,7 +13,7 @@ def judge(found, own_bytes):
         return None
     named = ", ".join(f"{heap.name or f'one without a name ({heap.address:#x})'} {amount(heap.taken_bytes)}"
                       for heap in found.heaps[:SHOWN])
-    seen = (f"{some(len(found.heaps), 'heap')} of the program's own {'has' if len(found.heaps) == 1 else 'have'} taken "
+    seen = (f"{some(len(found.heaps), 'first-class heap')} {'has' if len(found.heaps) == 1 else 'have'} taken "
             f"{amount(found.taken_bytes)} of addresses; blocks in use are {amount(found.used_bytes)}. Heaps that ended "
             f"left {amount(found.kept_bytes)} for the next ones. The largest, by addresses: {named}.")
     touched = min(found.touched_bytes, own_bytes)

@@ -75,7 +75,7 @@ class Watcher:
         look.heaps = heaps.read(self._memory, self._inspection.program_heaps)
         look.torn = look.heaps.torn if look.heaps else 0
         if not self._inspection.tells_layout:
-            what = "heaps of the program's own and what /proc knows are" if look.heaps and look.heaps.heaps else None
+            what = "first-class heaps and what /proc knows are" if look.heaps and look.heaps.heaps else None
             look.note = (f"the library {self._inspection.engine} does not tell where its records are: "
                          f"{f'{what} all there is to see' if what else _ALL_THERE_IS}")
             return look
