@@ -166,7 +166,11 @@ class GuardedTable {
   SPANALLOC_COLD void give_reservation_back() {
     if (is_used() || mapped_ == 0) return;
     const std::size_t page = os::page_size();
-    if (Calls::release(base() - page, mapped_ + page)) mapped_ = 0;
+    // First, for a fork's child: it must not open what somebody else may have mapped by then. (A
+    // child that finds the place still mapped is refused it, as if it were somebody else's.)
+    const std::size_t mapped = mapped_;
+    store_in_order(mapped_, 0);
+    if (!Calls::release(base() - page, mapped + page)) mapped_ = mapped;
   }
 
   /// Gives everything back to the kernel, while nobody uses it; start() may follow.

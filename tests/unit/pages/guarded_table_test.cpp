@@ -223,6 +223,31 @@ TEST_F(GuardedTableTest, WhatARefusedStepHasOpenedIsEnough) {
   }
 }
 
+// A fork finds the thread that gives the reservation back between the call of the kernel and the
+// note of it: the child leaves alone what somebody else has mapped there.
+TEST_F(GuardedTableTest, AForkAfterThePlaceWasGivenBackOpensNothing) {
+  start();
+  Calls::refuse_all(Calls::kOpen);
+  EXPECT_EQ(table.open_up_to(0, 100, false).end, 0u);
+  int outcome = -1;
+  Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
+    if (call.kind != Calls::kRelease || outcome != -1) return false;
+    outcome = test::run_in_child([&] {
+      munmap(pointer_to(call.address), call.bytes);  // as the parent's call will
+      void* theirs = map_foreign(table.base(), kPage);
+      mprotect(theirs, kPage, PROT_READ);
+      if (table.open_up_to(0, 100, false).end != 0) return 1;
+      return rights_at(theirs) == "r--" && is_untouched(theirs, kPage) ? 0 : 2;
+    });
+    return false;
+  });
+  table.give_reservation_back();
+  Calls::reset();
+  EXPECT_EQ(outcome, 0);
+  EXPECT_EQ(table.open_up_to(0, 100, false).end, 100u);
+  table.destroy();
+}
+
 // A fork finds the thread that makes the table grow between a call of the kernel and the note of
 // it: in the child the table goes on without a gap, if nobody else's mapping is there.
 TEST_F(GuardedTableTest, AForkAfterAnyCallOfItsGrowthLeavesNoGap) {
