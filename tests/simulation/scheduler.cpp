@@ -78,7 +78,6 @@ void Scheduler::begin(std::uint64_t seed) {
   alignas(4096) static char stacks[kMostThreads][model::Fiber::kStackBytes];
   for (unsigned t = 0; t < kMostThreads; ++t) threads_[t].fiber.use_stack(stacks[t]);
   random_ = test::Random(seed);
-  loses_stores_ = random_.one_in(6);
   lowest_ = std::uint64_t{1} << 62;
   for (unsigned& last : last_on_) last = kDirector;
   light_fuse();
@@ -142,35 +141,21 @@ void Scheduler::resume_all() {
   }
 }
 
+// The child has every store that another thread had made: the kernel marks pages read-only, then
+// waits until each processor has flushed its translations, for which it completes its stores. A
+// store that comes later faults. So a thread's part of the child's memory ends at one of its steps.
 void Scheduler::vanish_others() {
   drain();
   for (unsigned t = 0; t < kMostThreads; ++t) {
     Thread& thread = threads_[t];
     if (t == running_ || thread.state == State::none) continue;
-    lose_late_stores(thread);
+    while (thread.pending != 0) arrive(thread, 0);
     thread.state = State::none;
     thread.locks = 0;
   }
   for (unsigned& last : last_on_) last = kDirector;
   last_on_[threads_[running_].cpu % 64] = running_;
   alone_ = false;
-}
-
-// The child's memory has what other threads' stores have reached it. (Those of their earlier calls
-// have: else the program's code, which is not simulated, would know more than the memory.) In a
-// part of the runs only: stores that are not atomic have been made at once, so that what is lost
-// may be older than what stays. Arm allows that, x86 does not.
-void Scheduler::lose_late_stores(Thread& thread) {
-  if (!loses_stores_) {
-    while (thread.pending != 0) arrive(thread, 0);
-    return;
-  }
-  while (thread.pending != 0 && !thread.buffer[0].of_operation) arrive(thread, 0);
-  while (thread.pending != 0 && random_.one_in(2)) {
-    const auto index = static_cast<unsigned>(random_.below(thread.pending));
-    arrive(thread, may_arrive(thread, index) ? index : 0);
-  }
-  thread.pending = 0;
 }
 
 // --- Who runs ------------------------------------------------------------------------------------
@@ -417,7 +402,6 @@ void Scheduler::begin_operation() {
 void Scheduler::end_operation() {
   Thread& thread = threads_[running_];
   thread.in_operation = false;
-  for (unsigned i = 0; i < thread.pending; ++i) thread.buffer[i].of_operation = false;
   alone_ = false;
   idle_yields_ = 0;
 }
@@ -527,7 +511,7 @@ void Scheduler::store(void* cell, unsigned bytes, std::uint64_t value, model::Or
   }
   if (thread.pending == kMostPending) arrive(thread, 0);
   thread.buffer[thread.pending++] = {cell, value, static_cast<std::uint8_t>(bytes),
-                                     is_release(order), thread.in_operation};
+                                     is_release(order)};
   ++late_stores_;
   let_some_arrive(thread);
 }

@@ -140,7 +140,6 @@ class Scheduler {
     std::uint64_t value;
     std::uint8_t bytes;
     bool release;
-    bool of_operation;  // of the one that the thread is in
   };
   static constexpr unsigned kMostPending = 12;
   static constexpr unsigned kMostLocks = 8;
@@ -193,7 +192,6 @@ class Scheduler {
   void arrive_range(Thread& thread, const void* first, std::size_t bytes);
   void write(void* cell, unsigned bytes, std::uint64_t value);
   void let_some_arrive(Thread& thread);
-  void lose_late_stores(Thread& thread);
   bool may_arrive(const Thread& thread, unsigned index) const;
   void note_lock(const void* cell, std::uint64_t value);
   void forget_lock(const void* cell, std::uint64_t value);
@@ -210,7 +208,6 @@ class Scheduler {
   bool alone_ = false;
   bool looks_ = false;
   bool any_excused_ = false;
-  bool loses_stores_ = false;  // at forks, those of vanished threads
   bool signals_blocked_ = false;
   void (*handler_)() = nullptr;
   void (*store_check_)(const void*) = nullptr;
