@@ -38,15 +38,20 @@ def layer_of(path):
 
 def may_include(layer, other, target):
     """Why a file of the layer may not include this file of the other, or None."""
+    of_paper = layer.startswith("papers/")
     if other.startswith("papers/"):
-        if layer == other or (layer.startswith("papers/") and other == "papers/shared"):
+        if layer == other or (of_paper and other == "papers/shared"):
             return None
-        return f"{layer}/ may not include from {other}/"
+        if of_paper:
+            return "a paper's code includes of papers/ its own room and papers/shared/ only"
+        return "src/ is the product and knows no paper; what both need has its place in src/"
     if other not in ORDER:
-        return f"folder {other}/ has no place in the order {' '.join(ORDER)}"
-    height = ORDER.index("engine") if layer.startswith("papers/") else ORDER.index(layer)
-    if ORDER.index(other) > height and not (layer.startswith("papers/") and target in PAPERS_MAY):
-        return f"{layer}/ stands above {other}/ and may not include from it"
+        return f"what is included stands in one of {' '.join(ORDER)}, or in papers/"
+    if of_paper:
+        if ORDER.index(other) > ORDER.index("engine") and target not in PAPERS_MAY:
+            return f"a paper's code includes from src/base/ to src/engine/, and {', '.join(PAPERS_MAY)}"
+    elif ORDER.index(other) > ORDER.index(layer):
+        return f"{layer}/ comes before {other}/ in {' '.join(ORDER)}; a file includes from its own folder and those before it"
     return None
 
 
@@ -59,7 +64,7 @@ def check_include(layer, name, bracket, target, source):
             return "talking to the kernel is for os/"
         return None
     if "/" not in target:
-        return "includes are written from src/, with their folder"
+        return "an include is written with its folder, from src/ or from the root: base/bits.hpp, papers/shared/bump_arena.hpp"
     other = layer_of(target)
     problem = may_include(layer, other, target)
     if problem:
@@ -104,7 +109,9 @@ def circles(source):
         paths[name] = path
         includes[name] = {
             match.group(2): text.count("\n", 0, match.start(2)) + 1
-            for match in INCLUDE.finditer(text) if match.group(1) == '"'
+            for match in INCLUDE.finditer(text)
+            # What is refused already would close many circles, which end with it.
+            if match.group(1) == '"' and not check_include(layer_of(name), name, '"', match.group(2), source)
         }
     behind = {}  # file: all that it includes, and what that includes
     for name in includes:
