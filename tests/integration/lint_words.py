@@ -20,7 +20,7 @@ FOLDERS = ("src/standard", "src/pages")
 CODE = "src"
 COUNTS = "tests/integration/words_in_code.txt"
 # What users read. Documents of the engine's inside have the words of its code.
-READERS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "include", "docs/*.md", "docs/man")
+READERS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "include", "docs/*.md", "docs/man", "*/README.md")
 INSIDE = ("docs/architecture.md", "docs/concurrency.md", "docs/hot-path.md", "docs/tuning.md")
 SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".in")
 # What may stand there all the same.
