@@ -74,7 +74,7 @@ class Case:
     driver: str = ""       # family DRIVER: "module:function" below spanalloc_bench.programs
     environment: tuple[tuple[str, str], ...] = ()
     allocators: tuple[str, ...] = ()  # only these contenders, by name; () for every one of the family's
-    full: bool = True      # part of the full suite (else only of a figure's command)
+    full: bool = False     # part of the full suite
     quick: bool = False    # part of --quick
 
 

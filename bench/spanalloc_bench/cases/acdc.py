@@ -10,7 +10,8 @@ paper's average memory.
 
 from __future__ import annotations
 
-from ..model import Case, Family
+from ..model import Case
+from .builders import command, count, suites, unusual, workload
 
 # Bytes that all threads of an object-size case allocate in all, and the most that one allocates in a step.
 _TOTAL_KIB = 1536 << 10
@@ -21,32 +22,19 @@ _GIB = 1 << 20  # in KiB
 ALLOCATOR_TIME, ACCESS_TIME = "allocator_build_s", "access_s"
 
 
-def _argv(**options) -> tuple[str, ...]:
-    argv = ["{bin}/acdc"]
-    for name, value in options.items():
-        argv += [f"--{name.replace('_', '-')}", str(value)]
-    return tuple(argv)
-
-
-def _threads(threads: int) -> str:
-    return "1 thread" if threads == 1 else f"{threads} threads"
-
-
-def producer_consumer(threads: int = 2, steps: int = 300, full: bool = False, quick: bool = False) -> Case:
+def producer_consumer(threads: int = 2, steps: int = 300) -> Case:
     """scalloc 7.3: every object of 16 to 512 bytes is shared with all threads, the last to access it frees it. The
     paper gives neither bytes a step nor steps; here 256 KiB a thread and step, lifetimes of 1 to 4 steps, 300 steps."""
-    return Case(
-        id="producer-consumer" + (f"-s{steps}" if steps != 300 else "") + f".t{threads}", group="producer-consumer",
-        title=f"ACDC producer-consumer, 16 to 512 bytes, {_threads(threads)}", source="scalloc 7.3",
-        family=Family.WORKLOAD, threads=threads,
-        argv=_argv(threads=threads, steps=steps, step_kib=256, low=16, high=513, min_lifetime=1, max_lifetime=4,
-                   shared=100, lists=50),
-        metric=ALLOCATOR_TIME, full=full, quick=quick,
+    return workload(
+        "producer-consumer" + unusual("s", steps, 300), "producer-consumer",
+        f"ACDC producer-consumer, 16 to 512 bytes, {count(threads)}", "scalloc 7.3",
+        command("acdc", threads=threads, steps=steps, step_kib=256, low=16, high=513, min_lifetime=1, max_lifetime=4,
+                shared=100, lists=50),
+        threads, metric=ALLOCATOR_TIME,
     )
 
 
-def object_size(exponent: int, threads: int = 2, total_kib: int | None = None, full: bool = False,
-                quick: bool = False) -> Case:
+def object_size(exponent: int, threads: int = 2, total_kib: int | None = None) -> Case:
     """scalloc 7.5 and 7.7.1: local objects of [2^x, 2^(x+2)) bytes; a step allocates 2^x KB, accesses the objects and
     frees those of the step before. The paper: 40 threads, 30 steps. Here: at most 8 MiB a step and thread (so 1/2 of
     the paper's for x = 14, 1/8 for x = 16, 1/128 for x = 20), and as many steps as make 1.5 GiB over all threads
@@ -60,30 +48,26 @@ def object_size(exponent: int, threads: int = 2, total_kib: int | None = None, f
     steps = max(30, min(total_kib // threads // step_kib, 15_000 * total_kib // usual // threads))
     name = f"object-size-{exponent}" + (f"-{_short(total_kib)}" if total_kib != usual else "")
     low, high = 1 << exponent, 1 << (exponent + 2)
-    return Case(
-        id=f"{name}.t{threads}", group="object-size",
-        title=f"ACDC object sizes, {_bytes(low)} to {_bytes(high)}, {_threads(threads)}",
-        source="scalloc 7.5, 7.7.1", family=Family.WORKLOAD, threads=threads,
-        argv=_argv(threads=threads, steps=steps, step_kib=step_kib, low=low, high=high, min_lifetime=1,
-                   max_lifetime=1, shared=0, lists=100),
-        parameters=(("exponent", str(exponent)),), metric=ALLOCATOR_TIME, full=full, quick=quick,
+    return workload(
+        name, "object-size", f"ACDC object sizes, {_bytes(low)} to {_bytes(high)}, {count(threads)}",
+        "scalloc 7.5, 7.7.1",
+        command("acdc", threads=threads, steps=steps, step_kib=step_kib, low=low, high=high, min_lifetime=1,
+                max_lifetime=1, shared=0, lists=100),
+        threads, parameters=(("exponent", str(exponent)),), metric=ALLOCATOR_TIME,
     )
 
 
-def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps: int = 30, full: bool = False,
-             quick: bool = False) -> Case:
+def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps: int = 30) -> Case:
     """scalloc 7.6: objects of 16 to 32 bytes, `percent_lists` % of the sets lists (accessed in allocation order), the
     others trees. The paper names neither threads, steps nor the live set, only that it fits into the last cache level;
     here 1 MiB a step, lifetimes of 1 to 5 steps (about 4 MiB live), 30 steps, two passes over all that lives a step.
     `compact`: ACDC's baseline, contiguous memory without overhead, in the place of the allocator."""
-    name = f"locality-{percent_lists}" + ("-compact" if compact else "") + (f"-s{steps}" if steps != 30 else "")
-    return Case(
-        id=f"{name}.t{threads}", group="locality",
-        title=f"ACDC locality, {percent_lists} % lists, {_threads(threads)}" + (", compact" * compact),
-        source="scalloc 7.6", family=Family.WORKLOAD, threads=threads,
-        argv=_argv(threads=threads, steps=steps, step_kib=1024, low=16, high=33, min_lifetime=1, max_lifetime=5,
-                   shared=0, lists=percent_lists, sets=10, passes=2, compact=int(compact)),
-        parameters=(("lists", str(percent_lists)),), metric=ACCESS_TIME, full=full, quick=quick,
+    return workload(
+        f"locality-{percent_lists}" + "-compact" * compact + unusual("s", steps, 30), "locality",
+        f"ACDC locality, {percent_lists} % lists, {count(threads)}" + ", compact" * compact, "scalloc 7.6",
+        command("acdc", threads=threads, steps=steps, step_kib=1024, low=16, high=33, min_lifetime=1, max_lifetime=5,
+                shared=0, lists=percent_lists, sets=10, passes=2, compact=int(compact)),
+        threads, parameters=(("lists", str(percent_lists)),), metric=ACCESS_TIME,
     )
 
 
@@ -102,11 +86,11 @@ def suite() -> list[Case]:
     """Longer than the builders' own lengths, which the papers' figures take: about 0.4 s under most allocators, where
     `bump` can hold what they allocate. Producer-consumer 1000 steps, locality 75, object sizes 5 GiB in all (3 GiB beyond
     x = 18)."""
-    cases = [producer_consumer(t, steps=1000, full=True) for t in (2, 4)]
-    cases += [object_size(x, 2, total_kib=(5 if x <= 18 else 3) * _GIB, full=True) for x in (4, 8, 12, 16, 20)]
-    cases += [locality(p, steps=75, full=True) for p in (0, 50, 100)]
-    cases += [
-        producer_consumer(2, steps=40, quick=True), object_size(10, 2, total_kib=32 << 10, quick=True),
-        locality(50, steps=10, quick=True),
-    ]
-    return cases
+    return suites(
+        full=[
+            *(producer_consumer(t, steps=1000) for t in (2, 4)),
+            *(object_size(x, 2, total_kib=(5 if x <= 18 else 3) * _GIB) for x in (4, 8, 12, 16, 20)),
+            *(locality(p, steps=75) for p in (0, 50, 100)),
+        ],
+        quick=[producer_consumer(2, steps=40), object_size(10, 2, total_kib=32 << 10), locality(50, steps=10)],
+    )

@@ -10,45 +10,23 @@ cases of several threads the work is one total that the threads divide.
 
 from __future__ import annotations
 
-from ..model import Case, Family
-
-SOURCE = "beyond the papers"
-KIB, MIB = 1 << 10, 1 << 20
-LITTLE_FOR_BUMP = (("BUMP_LIMIT_MIB", "2048"),)
+from ..model import Case
+from .builders import BEYOND, KIB, LITTLE_FOR_BUMP, MIB, command, count, short, size_text, suites, unusual, workload
 
 
-def _argv(program: str, **options) -> tuple[str, ...]:
-    argv = [f"{{bin}}/{program}"]
-    for name, value in options.items():
-        argv += [f"--{name.replace('_', '-')}", str(value)]
-    return tuple(argv)
+def _fits_bump(high: int) -> tuple[tuple[str, str], ...]:
+    """The environment of a case with objects of up to `high` bytes."""
+    return LITTLE_FOR_BUMP if high >= 64 * KIB else ()
 
 
-def _bytes(n: int) -> str:
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if n >= unit and n % unit == 0:
-            return f"{n // unit} {name}"
-    return f"{n} B"
-
-
-def _short(n: int) -> str:
-    return _bytes(n).replace(" ", "").replace("iB", "").replace("B", "").lower()
-
-
-def _threads(n: int) -> str:
-    return "1 thread" if n == 1 else f"{n} threads"
-
-
-def exchange(threads: int = 4, objects: int = 1_000_000, size: int = 64, exchanges: int = 4_000_000, full: bool = False,
-             quick: bool = False) -> Case:
+def exchange(threads: int = 4, objects: int = 1_000_000, size: int = 64, exchanges: int = 4_000_000) -> Case:
     """One thread allocates, the others free at random what it allocated long before: no two frees in a row are of one
     span."""
-    return Case(
-        id=f"exchange-{_short(size)}-l{objects}-n{exchanges}.t{threads}", group="exchange",
-        title=f"{objects} blocks of {_bytes(size)}, one allocates, {threads - 1} free at random", source=SOURCE,
-        family=Family.WORKLOAD, threads=threads,
-        argv=_argv("exchange", threads=threads, objects=objects, size=size, exchanges=exchanges),
-        parameters=(("objects", str(objects)), ("size", str(size))), full=full, quick=quick,
+    return workload(
+        f"exchange-{short(size)}-l{objects}-n{exchanges}", "exchange",
+        f"{objects} blocks of {size_text(size)}, one allocates, {threads - 1} free at random", BEYOND,
+        command("exchange", threads=threads, objects=objects, size=size, exchanges=exchanges), threads,
+        parameters=(("objects", str(objects)), ("size", str(size))),
     )
 
 
@@ -57,239 +35,213 @@ MIXED_OPERATIONS = {"compiler": 16_000_000, "browser": 6_000_000, "keyvalue": 16
                     "powerlaw": 24_000_000}
 
 
-def mixed(distribution: str, threads: int = 1, latency: bool = False, operations: int | None = None, full: bool = False,
-          quick: bool = False) -> Case:
+def mixed(distribution: str, threads: int = 1, latency: bool = False, operations: int = 0) -> Case:
     """A mix of sizes and lifetimes; bench/workloads/mixed.cpp describes the distributions. `latency`: every call is
     timed (the time per operation then holds four reads of the clock), and the case is judged by malloc's 99.99th
     percentile."""
     total = operations or MIXED_OPERATIONS[distribution] // (2 if latency else 1)
-    name = f"mixed-{distribution}" + ("-latency" if latency else "") + (f"-n{operations}" if operations else "")
-    return Case(
-        id=f"{name}.t{threads}", group="mixed-latency" if latency else "mixed",
-        title=f"mix of a {distribution}, {_threads(threads)}" + (", latency" if latency else ""), source=SOURCE,
-        family=Family.WORKLOAD, threads=threads,
-        argv=_argv("mixed", distribution=distribution, threads=threads, operations=max(1, total // threads),
-                   latency=int(latency)),
-        parameters=(("distribution", distribution),), metric="malloc_p9999_ns" if latency else "time",
-        full=full, quick=quick,
+    return workload(
+        f"mixed-{distribution}" + "-latency" * latency + unusual("n", operations, 0), "mixed" + "-latency" * latency,
+        f"mix of a {distribution}, {count(threads)}" + ", latency" * latency, BEYOND,
+        command("mixed", distribution=distribution, threads=threads, operations=max(1, total // threads),
+                latency=int(latency)),
+        threads, parameters=(("distribution", distribution),), metric="malloc_p9999_ns" if latency else "time",
     )
 
 
 def realloc_growth(name: str, policy: str, low: int, high: int, vectors: int, total: int, step: int = 4096,
-                   threads: int = 1, full: bool = False, quick: bool = False) -> Case:
+                   threads: int = 1) -> Case:
     """`vectors` grow at a time by `policy` ("x1.5", "x2", "step") to a size between low and high; `total` of them are
     finished."""
-    growth = f"by {_bytes(step)}" if policy == "step" else policy
-    return Case(
-        id=f"realloc-{name}.t{threads}", group="realloc",
-        title=f"vectors growing {growth}, {_bytes(low)} to {_bytes(high)}, {vectors} at once, {_threads(threads)}",
-        source=SOURCE, family=Family.WORKLOAD, threads=threads,
-        argv=_argv("realloc_growth", policy=policy, step=step, low=low, high=high, vectors=vectors,
-                   total=max(1, total // threads), threads=threads),
-        parameters=(("policy", policy), ("high", str(high))),
-        environment=LITTLE_FOR_BUMP if high >= 64 * KIB else (), full=full, quick=quick,
+    growth = f"by {size_text(step)}" if policy == "step" else policy
+    return workload(
+        f"realloc-{name}", "realloc",
+        f"vectors growing {growth}, {size_text(low)} to {size_text(high)}, {vectors} at once, {count(threads)}", BEYOND,
+        command("realloc_growth", policy=policy, step=step, low=low, high=high, vectors=vectors,
+                total=max(1, total // threads), threads=threads),
+        threads, parameters=(("policy", policy), ("high", str(high))), environment=_fits_bump(high),
     )
 
 
-def calloc_churn(low: int, high: int, live: int, operations: int, touch: str = "lines", threads: int = 1,
-                 full: bool = False, quick: bool = False) -> Case:
+def calloc_churn(low: int, high: int, live: int, operations: int, touch: str = "lines", threads: int = 1) -> Case:
     """calloc of low to high bytes, `live` blocks at a time; every byte is dirtied, one word a cache line checked."""
-    return Case(
-        id=f"calloc-{_short(low)}-{_short(high)}" + ("" if touch == "lines" else f"-{touch}") + f".t{threads}",
-        group="calloc",
-        title=f"calloc, {_bytes(low)} to {_bytes(high)}, {live} at once, {_threads(threads)}"
-              + (", ends touched" if touch == "ends" else ""),
-        source=SOURCE, family=Family.WORKLOAD, threads=threads,
-        argv=_argv("calloc_churn", low=low, high=high, live=live, operations=max(1, operations // threads), touch=touch,
-                   threads=threads),
-        parameters=(("high", str(high)), ("touch", touch)),
-        environment=LITTLE_FOR_BUMP if high >= 64 * KIB else (), full=full, quick=quick,
+    return workload(
+        f"calloc-{short(low)}-{short(high)}" + ("" if touch == "lines" else f"-{touch}"), "calloc",
+        f"calloc, {size_text(low)} to {size_text(high)}, {live} at once, {count(threads)}"
+        + (", ends touched" if touch == "ends" else ""), BEYOND,
+        command("calloc_churn", low=low, high=high, live=live, operations=max(1, operations // threads), touch=touch,
+                threads=threads),
+        threads, parameters=(("high", str(high)), ("touch", touch)), environment=_fits_bump(high),
     )
 
 
 def aligned(low_align: int, high_align: int, low: int, high: int, live: int, operations: int, plain: int = 30,
-            threads: int = 1, full: bool = False, quick: bool = False) -> Case:
+            threads: int = 1) -> Case:
     """aligned_alloc and posix_memalign in turn, `plain` percent of malloc among them."""
-    return Case(
-        id=f"aligned-{_short(low_align)}-{_short(high_align)}.t{threads}", group="aligned",
-        title=f"aligned to {_bytes(low_align)} to {_bytes(high_align)}, objects of {_bytes(low)} to {_bytes(high)}, "
-              + _threads(threads),
-        source=SOURCE, family=Family.WORKLOAD, threads=threads,
-        argv=_argv("aligned", low_align=low_align, high_align=high_align, low=low, high=high, live=live,
-                   operations=max(1, operations // threads), plain=plain, threads=threads),
-        parameters=(("high-align", str(high_align)),), environment=LITTLE_FOR_BUMP if high >= 64 * KIB else (),
-        full=full, quick=quick,
+    return workload(
+        f"aligned-{short(low_align)}-{short(high_align)}", "aligned",
+        f"aligned to {size_text(low_align)} to {size_text(high_align)}, "
+        f"objects of {size_text(low)} to {size_text(high)}, {count(threads)}", BEYOND,
+        command("aligned", low_align=low_align, high_align=high_align, low=low, high=high, live=live,
+                operations=max(1, operations // threads), plain=plain, threads=threads),
+        threads, parameters=(("high-align", str(high_align)),), environment=_fits_bump(high),
     )
 
 
-def large_objects(low: int, high: int, live: int, operations: int, touch: str = "page", threads: int = 1,
-                  full: bool = False, quick: bool = False) -> Case:
+def large_objects(low: int, high: int, live: int, operations: int, touch: str = "page", threads: int = 1) -> Case:
     """Objects of low to high bytes at random replacement, `live` of them in each thread; one word a page is written
     (`touch` "page"), or the first and last only ("ends")."""
-    return Case(
-        id=f"large-{_short(low)}-{_short(high)}" + ("" if touch == "page" else f"-{touch}") + f".t{threads}",
-        group="large",
-        title=f"objects of {_bytes(low)} to {_bytes(high)}, {_threads(threads)}, "
-              + {"page": "a word a page written", "ends": "ends written", "all": "every byte written"}[touch],
-        source=SOURCE, family=Family.WORKLOAD, threads=threads,
-        argv=_argv("large_objects", low=low, high=high, live=live, operations=max(1, operations // threads),
-                   touch=touch, threads=threads),
-        parameters=(("low", str(low)), ("high", str(high)), ("touch", touch)), environment=LITTLE_FOR_BUMP,
-        full=full, quick=quick,
+    touched = {"page": "a word a page written", "ends": "ends written", "all": "every byte written"}[touch]
+    return workload(
+        f"large-{short(low)}-{short(high)}" + ("" if touch == "page" else f"-{touch}"), "large",
+        f"objects of {size_text(low)} to {size_text(high)}, {count(threads)}, {touched}", BEYOND,
+        command("large_objects", low=low, high=high, live=live, operations=max(1, operations // threads), touch=touch,
+                threads=threads),
+        threads, parameters=(("low", str(low)), ("high", str(high)), ("touch", touch)), environment=LITTLE_FOR_BUMP,
     )
 
 
-def idle_threads(threads: int = 1000, rounds: int = 12, full: bool = False, quick: bool = False) -> Case:
+def idle_threads(threads: int = 1000, rounds: int = 12) -> Case:
     """Threads that sleep, two of them awake at a time; each round wakes every one for a burst of 200 objects, of which
     it keeps 10. Judged by what is resident when all sleep over the bytes that live."""
-    return Case(
-        id=f"idle-threads-r{rounds}.t{threads}", group="idle-threads",
-        title=f"{threads} idle threads, a burst of 200 objects now and then", source=SOURCE, family=Family.WORKLOAD,
-        threads=threads, argv=_argv("idle_threads", threads=threads, rounds=rounds), metric="idle_over_live",
-        full=full, quick=quick,
+    return workload(
+        f"idle-threads-r{rounds}", "idle-threads", f"{threads} idle threads, a burst of 200 objects now and then",
+        BEYOND,
+        command("idle_threads", threads=threads, rounds=rounds), threads, metric="idle_over_live",
     )
 
 
-def fragmentation(metric: str = "time", live_mib: int = 32, full: bool = False, quick: bool = False) -> Case:
+def fragmentation(metric: str = "time", live_mib: int = 32) -> Case:
     """A churn through six phases of sizes. One run gives the time and every ratio of memory to live bytes; a case is
     judged by one of them: "time", or "rss_over_live_mean", "rss_over_live_freed90", "rss_over_live_rested". The rest is
     1 s: longer than our own decay of 0.5 s, shorter than jemalloc's of 10 s, so it shows who returns memory soon, not
     who returns it at all. The record also has rss_over_live_250ms, within our decay."""
-    suffix = {"time": "", "rss_over_live_mean": "-phases", "rss_over_live_freed90": "-freed",
-              "rss_over_live_rested": "-rested"}[metric]
-    what = {"time": "", "rss_over_live_mean": ": memory over live bytes, mean of the phases",
-            "rss_over_live_freed90": ": memory over live bytes when 90 % is freed",
-            "rss_over_live_rested": ": memory over live bytes when 90 % is freed, 1 s later (spanalloc's decay is "
-                                    "0.5 s, jemalloc's 10 s)"}[metric]
-    return Case(
-        id=f"fragmentation-{live_mib}m{suffix}.t1", group="fragmentation",
-        title=f"churn of {live_mib} MiB through six phases of sizes{what}", source=SOURCE, family=Family.WORKLOAD,
-        argv=_argv("fragmentation", live_mib=live_mib, rest_ms=1000 if metric == "rss_over_live_rested" else 0),
-        metric=metric, full=full, quick=quick,
+    suffix, what = {
+        "time": ("", ""),
+        "rss_over_live_mean": ("-phases", ": memory over live bytes, mean of the phases"),
+        "rss_over_live_freed90": ("-freed", ": memory over live bytes when 90 % is freed"),
+        "rss_over_live_rested": ("-rested", ": memory over live bytes when 90 % is freed, 1 s later (spanalloc's decay "
+                                            "is 0.5 s, jemalloc's 10 s)"),
+    }[metric]
+    return workload(
+        f"fragmentation-{live_mib}m{suffix}", "fragmentation",
+        f"churn of {live_mib} MiB through six phases of sizes{what}", BEYOND,
+        command("fragmentation", live_mib=live_mib, rest_ms=1000 if metric == "rss_over_live_rested" else 0),
+        metric=metric,
     )
 
 
-def peak_and_rest(mib: int, size: int, keep: int, rest: str, metric: str, trim: bool = False, again_size: int = 0,
-                  full: bool = False, quick: bool = False) -> Case:
+def peak_and_rest(mib: int, size: int, keep: int, rest: str, metric: str, trim: bool = False,
+                  again_size: int = 0) -> Case:
     """`mib` MiB in blocks of `size` bytes, all freed but for one in `keep` (0: none), then a second of rest: "sleep", or
     "passing", in which the program allocates a little. Judged by what is resident then ("rested_mib"), after
     malloc_trim ("trimmed_mib", `trim`), or when as much stands again in blocks of `again_size` ("again_over_live")."""
     again = dict(again_mib=mib, again_size=again_size) if again_size else {}
     kept = f"one in {keep} kept" if keep else "none kept"
     what = {"rested_mib": "memory 1 s later", "trimmed_mib": "memory after malloc_trim",
-            "again_over_live": f"as much again of {_bytes(again_size)}, memory over live bytes"}[metric]
-    name = f"peak-{mib}m-{_short(size)}-k{keep}-{rest}" + ("-trim" if trim else "")
-    return Case(
-        id=name + (f"-{_short(again_size)}" if again_size else "") + ".t1", group="peak",
-        title=f"{mib} MiB in blocks of {_bytes(size)}, {kept}, {rest}: {what}", source=SOURCE, family=Family.WORKLOAD,
-        argv=_argv("peak_and_rest", mib=mib, size=size, keep=keep, rest=rest, trim=int(trim),
-                   rest_ms=100 if again_size else 1000, **again),
-        metric=metric, full=full, quick=quick,
+            "again_over_live": f"as much again of {size_text(again_size)}, memory over live bytes"}[metric]
+    return workload(
+        f"peak-{mib}m-{short(size)}-k{keep}-{rest}" + "-trim" * trim + (f"-{short(again_size)}" if again_size else ""),
+        "peak",
+        f"{mib} MiB in blocks of {size_text(size)}, {kept}, {rest}: {what}", BEYOND,
+        command("peak_and_rest", mib=mib, size=size, keep=keep, rest=rest, trim=int(trim),
+                rest_ms=100 if again_size else 1000, **again),
+        metric=metric,
     )
 
 
-def resting_threads(threads: int, sizes: int, burst_kib: int, keep: bool, metric: str = "rested_mib", full: bool = False,
-                    quick: bool = False) -> Case:
+def resting_threads(threads: int, sizes: int, burst_kib: int, keep: bool, metric: str = "rested_mib") -> Case:
     """Threads that allocate `burst_kib` KiB of `sizes` sizes once, free it but for one block of each size (`keep`), and
     sleep. Judged by what is resident a second later, or after malloc_trim ("trimmed_mib")."""
-    what = {"rested_mib": "memory 1 s later", "trimmed_mib": "memory after malloc_trim"}[metric]
-    return Case(
-        id=f"resting-threads-s{sizes}-b{burst_kib}k" + ("-keep" if keep else "")
-           + ("-trim" if metric == "trimmed_mib" else "") + f".t{threads}",
-        group="resting-threads",
-        title=f"{threads} threads rest after {burst_kib} KiB of {sizes} sizes, "
-              + ("one block of each kept" if keep else "none kept") + f": {what}",
-        source=SOURCE, family=Family.WORKLOAD, threads=threads,
-        argv=_argv("resting_threads", threads=threads, sizes=sizes, burst_kib=burst_kib, keep=int(keep)),
-        metric=metric, full=full, quick=quick,
+    suffix, what = {"rested_mib": ("", "memory 1 s later"),
+                    "trimmed_mib": ("-trim", "memory after malloc_trim")}[metric]
+    return workload(
+        f"resting-threads-s{sizes}-b{burst_kib}k" + "-keep" * keep + suffix, "resting-threads",
+        f"{threads} threads rest after {burst_kib} KiB of {sizes} sizes, "
+        + ("one block of each kept" if keep else "none kept") + f": {what}", BEYOND,
+        command("resting_threads", threads=threads, sizes=sizes, burst_kib=burst_kib, keep=int(keep)), threads,
+        metric=metric,
     )
 
 
-def sparse_objects(call: str, mib: int, every_kib: int, places: str, repeats: int, live: int = 1, full: bool = False,
-                   quick: bool = False) -> Case:
+def sparse_objects(call: str, mib: int, every_kib: int, places: str, repeats: int, live: int = 1) -> Case:
     """Objects of `mib` MiB, by `call`, of which one page in `every_kib` KiB is written, the same ones each time or
     other ones."""
-    return Case(
-        id=f"sparse-{call}-{mib}m-e{every_kib}k-{places}-l{live}-n{repeats}.t1", group="sparse",
-        title=f"{call} of {mib} MiB, a page in {_bytes(every_kib * KIB)} written, "
-              + ("the same each time" if places == "same" else "another each time"),
-        source=SOURCE, family=Family.WORKLOAD,
-        argv=_argv("sparse_objects", call=call, mib=mib, every_kib=every_kib, places=places, repeats=repeats, live=live),
-        environment=LITTLE_FOR_BUMP, full=full, quick=quick,
+    return workload(
+        f"sparse-{call}-{mib}m-e{every_kib}k-{places}-l{live}-n{repeats}", "sparse",
+        f"{call} of {mib} MiB, a page in {size_text(every_kib * KIB)} written, "
+        + ("the same each time" if places == "same" else "another each time"), BEYOND,
+        command("sparse_objects", call=call, mib=mib, every_kib=every_kib, places=places, repeats=repeats, live=live),
+        environment=LITTLE_FOR_BUMP,
     )
 
 
-def first_words(size: int, objects: int, reads: int, full: bool = False, quick: bool = False) -> Case:
+def first_words(size: int, objects: int, reads: int) -> Case:
     """Random reads of the first words of objects of one size."""
-    return Case(
-        id=f"first-words-{size}-n{objects}-r{reads}.t1", group="first-words",
-        title=f"reads of the first word of {objects} objects of {size} bytes", source=SOURCE, family=Family.WORKLOAD,
-        argv=_argv("first_words", size=size, objects=objects, reads=reads), parameters=(("size", str(size)),),
-        full=full, quick=quick,
+    return workload(
+        f"first-words-{size}-n{objects}-r{reads}", "first-words",
+        f"reads of the first word of {objects} objects of {size} bytes", BEYOND,
+        command("first_words", size=size, objects=objects, reads=reads), parameters=(("size", str(size)),),
     )
 
 
-def startup(starts: int = 600, full: bool = False, quick: bool = False) -> Case:
+def startup(starts: int = 600) -> Case:
     """A C program whose main does one malloc, started again and again; time is that of one start and exit."""
-    return Case(
-        id=f"startup-n{starts}.t1", group="startup", title="start and exit of a tiny C program", source=SOURCE,
-        family=Family.WORKLOAD, argv=_argv("startup", starts=starts), full=full, quick=quick,
-    )
+    return workload(f"startup-n{starts}", "startup", "start and exit of a tiny C program", BEYOND,
+                    command("startup", starts=starts))
 
 
 def suite() -> list[Case]:
-    full = [
-        *(mixed(distribution, full=True) for distribution in MIXED_OPERATIONS),
-        mixed("web", threads=4, full=True),
-        mixed("browser", latency=True, full=True),
-        realloc_growth("small-x2", "x2", low=64, high=4 * KIB, vectors=2000, total=900_000, full=True),
-        realloc_growth("medium-x1.5", "x1.5", low=4 * KIB, high=256 * KIB, vectors=200, total=80_000, full=True),
-        realloc_growth("large-x1.5", "x1.5", low=MIB, high=32 * MIB, vectors=6, total=160, full=True),
-        realloc_growth("step", "step", low=16 * KIB, high=256 * KIB, vectors=40, total=32_000, step=1024, full=True),
-        calloc_churn(16, KIB, live=4096, operations=15_000_000, full=True),
-        calloc_churn(64 * KIB, 4 * MIB, live=12, operations=7500, full=True),
-        aligned(32, 4096, low=16, high=2 * KIB, live=2000, operations=7_000_000, full=True),
-        aligned(4 * KIB, 2 * MIB, low=4 * KIB, high=512 * KIB, live=100, operations=250_000, full=True),
-        large_objects(128 * KIB, MIB, live=16, operations=160_000, full=True),
-        large_objects(128 * KIB, MIB, live=16, operations=160_000, threads=4, full=True),
-        large_objects(MIB, 32 * MIB, live=6, operations=1500, full=True),
-        large_objects(32 * MIB, 256 * MIB, live=3, operations=24, full=True),
-        exchange(full=True), exchange(threads=2, size=400, objects=100_000, full=True),
-        idle_threads(full=True),
-        fragmentation(full=True),
-        fragmentation("rss_over_live_rested", full=True),
-        realloc_growth("turns-20x32m", "step", low=32 * MIB, high=32 * MIB, vectors=20, total=20, step=64 * KIB, full=True),
-        realloc_growth("turns-100x8m", "step", low=8 * MIB, high=8 * MIB, vectors=100, total=100, step=64 * KIB, full=True),
-        realloc_growth("turns-200x1m", "step", low=MIB, high=MIB, vectors=200, total=400, step=16 * KIB, full=True),
-        sparse_objects("calloc", 1024, 1024, "same", repeats=6, full=True),
-        sparse_objects("malloc", 256, 256, "other", repeats=60, full=True),
-        sparse_objects("malloc", 24, 128, "other", repeats=1000, live=4, full=True),
-        first_words(70_000, 1000, 10_000_000, full=True),
-        first_words(40_000, 1000, 10_000_000, full=True),
-        first_words(262_144, 500, 10_000_000, full=True),
-        peak_and_rest(512, 4 * KIB, 16, "passing", "rested_mib", full=True),
-        peak_and_rest(512, 4 * KIB, 16, "passing", "trimmed_mib", trim=True, full=True),
-        peak_and_rest(256, 256, 64, "passing", "rested_mib", full=True),
-        peak_and_rest(512, 4 * MIB, 0, "sleep", "rested_mib", full=True),
-        peak_and_rest(256, 4 * KIB, 0, "passing", "again_over_live", again_size=70_000, full=True),
-        peak_and_rest(64, 4 * KIB, 0, "passing", "again_over_live", again_size=33_000, full=True),
-        resting_threads(300, 32, 1747, keep=True, full=True),
-        resting_threads(200, 20, 1024, keep=False, full=True),
-        resting_threads(200, 20, 1024, keep=False, metric="trimmed_mib", full=True),
-        startup(full=True),
-    ]
-    quick = [
-        mixed("browser", operations=400_000, quick=True),
-        realloc_growth("quick", "x1.5", low=KIB, high=256 * KIB, vectors=50, total=500, quick=True),
-        calloc_churn(16, 64 * KIB, live=200, operations=20_000, quick=True),
-        aligned(16, 512, low=16, high=2 * KIB, live=500, operations=100_000, quick=True),
-        large_objects(256 * KIB, 8 * MIB, live=4, operations=100, quick=True),
-        idle_threads(threads=200, rounds=2, quick=True),
-        fragmentation("rss_over_live_mean", live_mib=4, quick=True),
-        sparse_objects("calloc", 16, 256, "other", repeats=20, quick=True),
-        first_words(70_000, 100, 200_000, quick=True),
-        peak_and_rest(16, 4 * KIB, 16, "passing", "rested_mib", quick=True),
-        resting_threads(20, 8, 128, keep=True, quick=True),
-        startup(starts=50, quick=True),
-    ]
-    return full + quick
+    return suites(full=[
+        *(mixed(distribution) for distribution in MIXED_OPERATIONS),
+        mixed("web", threads=4),
+        mixed("browser", latency=True),
+        realloc_growth("small-x2", "x2", low=64, high=4 * KIB, vectors=2000, total=900_000),
+        realloc_growth("medium-x1.5", "x1.5", low=4 * KIB, high=256 * KIB, vectors=200, total=80_000),
+        realloc_growth("large-x1.5", "x1.5", low=MIB, high=32 * MIB, vectors=6, total=160),
+        realloc_growth("step", "step", low=16 * KIB, high=256 * KIB, vectors=40, total=32_000, step=1024),
+        calloc_churn(16, KIB, live=4096, operations=15_000_000),
+        calloc_churn(64 * KIB, 4 * MIB, live=12, operations=7500),
+        aligned(32, 4096, low=16, high=2 * KIB, live=2000, operations=7_000_000),
+        aligned(4 * KIB, 2 * MIB, low=4 * KIB, high=512 * KIB, live=100, operations=250_000),
+        large_objects(128 * KIB, MIB, live=16, operations=160_000),
+        large_objects(128 * KIB, MIB, live=16, operations=160_000, threads=4),
+        large_objects(MIB, 32 * MIB, live=6, operations=1500),
+        large_objects(32 * MIB, 256 * MIB, live=3, operations=24),
+        exchange(), exchange(threads=2, size=400, objects=100_000),
+        idle_threads(),
+        fragmentation(),
+        fragmentation("rss_over_live_rested"),
+        realloc_growth("turns-20x32m", "step", low=32 * MIB, high=32 * MIB, vectors=20, total=20, step=64 * KIB),
+        realloc_growth("turns-100x8m", "step", low=8 * MIB, high=8 * MIB, vectors=100, total=100, step=64 * KIB),
+        realloc_growth("turns-200x1m", "step", low=MIB, high=MIB, vectors=200, total=400, step=16 * KIB),
+        sparse_objects("calloc", 1024, 1024, "same", repeats=6),
+        sparse_objects("malloc", 256, 256, "other", repeats=60),
+        sparse_objects("malloc", 24, 128, "other", repeats=1000, live=4),
+        first_words(70_000, 1000, 10_000_000),
+        first_words(40_000, 1000, 10_000_000),
+        first_words(262_144, 500, 10_000_000),
+        peak_and_rest(512, 4 * KIB, 16, "passing", "rested_mib"),
+        peak_and_rest(512, 4 * KIB, 16, "passing", "trimmed_mib", trim=True),
+        peak_and_rest(256, 256, 64, "passing", "rested_mib"),
+        peak_and_rest(512, 4 * MIB, 0, "sleep", "rested_mib"),
+        peak_and_rest(256, 4 * KIB, 0, "passing", "again_over_live", again_size=70_000),
+        peak_and_rest(64, 4 * KIB, 0, "passing", "again_over_live", again_size=33_000),
+        resting_threads(300, 32, 1747, keep=True),
+        resting_threads(200, 20, 1024, keep=False),
+        resting_threads(200, 20, 1024, keep=False, metric="trimmed_mib"),
+        startup(),
+    ], quick=[
+        mixed("browser", operations=400_000),
+        realloc_growth("quick", "x1.5", low=KIB, high=256 * KIB, vectors=50, total=500),
+        calloc_churn(16, 64 * KIB, live=200, operations=20_000),
+        aligned(16, 512, low=16, high=2 * KIB, live=500, operations=100_000),
+        large_objects(256 * KIB, 8 * MIB, live=4, operations=100),
+        idle_threads(threads=200, rounds=2),
+        fragmentation("rss_over_live_mean", live_mib=4),
+        sparse_objects("calloc", 16, 256, "other", repeats=20),
+        first_words(70_000, 100, 200_000),
+        peak_and_rest(16, 4 * KIB, 16, "passing", "rested_mib"),
+        resting_threads(20, 8, 128, keep=True),
+        startup(starts=50),
+    ])

@@ -10,8 +10,7 @@ from __future__ import annotations
 from ..model import Case, Family
 from ..programs import redis as redis_driver
 from ..programs.fixtures import GIT_ENVIRONMENT
-
-BEYOND = "beyond the papers"
+from .builders import BEYOND
 
 
 def _case(name: str, title: str, source: str, argv: tuple[str, ...], variant: str = "", **more) -> Case:

@@ -8,74 +8,69 @@ with latencies, Figure 11, is `classic.larson(threads, 7, 500, latency=True)`.
 from __future__ import annotations
 
 from ..model import Case, Family
-from .classic import _argv, _count
+from .builders import command, count, suites, unusual, workload
 
 MALLOC_TEST_BATCHES = 3600
 
 
-def malloc_test(producers: int = 1, batches: int = MALLOC_TEST_BATCHES, full: bool = False, quick: bool = False) -> Case:
+def malloc_test(producers: int = 1, batches: int = MALLOC_TEST_BATCHES) -> Case:
     """SuperMalloc 9, Figures 6 to 8: `producers` threads allocate, as many free. The paper: batches of 4096 for a fixed
     time. Here: the same batches, of 64-byte objects, 3600 of them that the producers divide (14.7 million objects)."""
-    name = "malloc-test" + (f"-b{batches}" if batches != MALLOC_TEST_BATCHES else "")
     return Case(
-        id=f"{name}.p{producers}", group="malloc-test",
-        title=f"malloc-test, {_count(producers, 'producer')} and as many consumers", source="SuperMalloc 9, Figures 6-8",
+        id=f"malloc-test{unusual('b', batches, MALLOC_TEST_BATCHES)}.p{producers}", group="malloc-test",
+        title=f"malloc-test, {count(producers, 'producer')} and as many consumers", source="SuperMalloc 9, Figures 6-8",
         family=Family.WORKLOAD, threads=2 * producers,
-        argv=("{bin}/malloc_test", "--producers", str(producers), "--batches", str(max(1, batches // producers))),
-        parameters=(("producers", str(producers)),), full=full, quick=quick,
+        argv=command("malloc_test", producers=producers, batches=max(1, batches // producers)),
+        parameters=(("producers", str(producers)),),
     )
 
 
-def superserver(threads: int = 2, latency: bool = False, allocations: int = 2_000_000, full: bool = False,
-                quick: bool = False) -> Case:
+def superserver(threads: int = 2, latency: bool = False, allocations: int = 2_000_000) -> Case:
     """SuperMalloc 9, Figure 12. The paper: 12 s on 8 hardware threads, 0.9 to 1.9 GiB. Here: 2 million allocations that
     the threads divide, 15 to 25 MiB alive with the dead in the mail (1/50 of the memory).
 
     `latency`: every call is timed (the time per operation then holds two reads of the clock a call), and the case is
     judged by malloc's 99.99th percentile; the slowest calls, the columns of Figure 12, are metrics of the record."""
-    name = "superserver" + ("-latency" if latency else "") + (f"-n{allocations}" if allocations != 2_000_000 else "")
-    argv = _argv("superserver", threads, allocations=max(1, allocations // threads), latency="on" if latency else "off")
-    return Case(
-        id=f"{name}.t{threads}", group="superserver-latency" if latency else "superserver",
-        title=f"SuperServer, {_count(threads, 'thread')}" + (", every call timed" * latency),
-        source="SuperMalloc 9, Figure 12", family=Family.WORKLOAD, threads=threads, argv=argv,
-        metric="malloc_p9999_ns" if latency else "time", full=full, quick=quick,
+    group = "superserver" + "-latency" * latency
+    return workload(
+        group + unusual("n", allocations, 2_000_000), group,
+        f"SuperServer, {count(threads)}" + ", every call timed" * latency, "SuperMalloc 9, Figure 12",
+        command("superserver", threads=threads, allocations=max(1, allocations // threads),
+                latency="on" if latency else "off"),
+        threads, metric="malloc_p9999_ns" if latency else "time",
     )
 
 
-def vyukov(threads: int = 40, objects: int = 10_000, full: bool = False, quick: bool = False) -> Case:
+def vyukov(threads: int = 40, objects: int = 10_000) -> Case:
     """SuperMalloc 9, Figure 13: the chain; its question is peak memory against the floor. The paper: 200 threads of
     50,000 objects, 100 MiB alive, 20 s and more. Here: 40 threads (1/5) of 10,000 (1/5), 20 MiB alive."""
-    return Case(
-        id=f"vyukov-n{objects}.t{threads}", group="vyukov",
-        title=f"Vyukov's chain, {_count(threads, 'thread')}, {objects} objects each", source="SuperMalloc 9, Figure 13",
-        family=Family.WORKLOAD, threads=threads, argv=_argv("vyukov", threads, objects=objects),
-        parameters=(("objects", str(objects)),), full=full, quick=quick,
+    return workload(
+        f"vyukov-n{objects}", "vyukov", f"Vyukov's chain, {count(threads)}, {objects} objects each",
+        "SuperMalloc 9, Figure 13", command("vyukov", threads=threads, objects=objects), threads,
+        parameters=(("objects", str(objects)),),
     )
 
 
-def lock_contention(threads: int = 2, increments: int = 1_000_000, full: bool = False, quick: bool = False) -> Case:
+def lock_contention(threads: int = 2, increments: int = 1_000_000) -> Case:
     """SuperMalloc 8, Figure 5: metrics global_ns, per_cpu_ns, per_cpu_no_getcpu_ns, per_thread_ns, and of today
     per_cpu_rseq_ns, per_cpu_sequence_ns and per_cpu_sequence_swap_ns. It calls no allocator, so it runs under the C library's alone."""
-    return Case(
-        id=f"lock-contention-n{increments}.t{threads}", group="lock-contention",
-        title=f"lock against contention, {_count(threads, 'thread')}", source="SuperMalloc 8, Figure 5",
-        family=Family.WORKLOAD, threads=threads, argv=_argv("lock_contention", threads, increments=increments),
-        metric="global_ns", allocators=("glibc",), full=full, quick=quick,
+    return workload(
+        f"lock-contention-n{increments}", "lock-contention", f"lock against contention, {count(threads)}",
+        "SuperMalloc 8, Figure 5", command("lock_contention", threads=threads, increments=increments), threads,
+        metric="global_ns", allocators=("glibc",),
     )
 
 
 def suite() -> list[Case]:
     """SuperServer and the locks run longer than the builders' own lengths, which the papers' figures take: SuperServer
     with 8 million allocations, 48 to 64 MiB alive, or 4 million where each is timed; the locks with 4 million increments."""
-    return [
-        malloc_test(1, full=True), malloc_test(2, full=True),
-        *(superserver(t, allocations=8_000_000, full=True) for t in (1, 2, 4)),
-        superserver(2, latency=True, allocations=4_000_000, full=True),
-        vyukov(full=True),
-        lock_contention(increments=4_000_000, full=True),
-        malloc_test(1, batches=100, quick=True),
-        superserver(2, allocations=200_000, quick=True),
-        vyukov(threads=10, objects=2000, quick=True),
-        lock_contention(increments=100_000, quick=True),
-    ]
+    return suites(
+        full=[
+            malloc_test(1), malloc_test(2), *(superserver(t, allocations=8_000_000) for t in (1, 2, 4)),
+            superserver(2, latency=True, allocations=4_000_000), vyukov(), lock_contention(increments=4_000_000),
+        ],
+        quick=[
+            malloc_test(1, batches=100), superserver(2, allocations=200_000), vyukov(threads=10, objects=2000),
+            lock_contention(increments=100_000),
+        ],
+    )
