@@ -10,18 +10,14 @@ No figure here depends on how fast anything is, so the processes run side by sid
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import csv
 import dataclasses
-import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, build, execute, machine, old_names, packed, progress, tree
+from spanalloc_bench import allocators, build, csv_lines, execute, machine, old_names, packed, progress, tree
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -275,29 +271,16 @@ def facts(attacks, chosen, hang_s=HANG_S) -> dict:
 
 
 def write(folder, rows, meta):
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, CSV), "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in dataclasses.fields(Row)])
-        writer.writerows(dataclasses.astuple(row) for row in rows)
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(folder, CSV + packed.SUFFIX))  # an earlier run's
-    with open(os.path.join(folder, META), "w", encoding="utf-8") as file:
-        json.dump(meta, file, indent=1)
-        file.write("\n")
+    packed.write_table(folder, CSV, csv_lines.text(Row, rows))
+    packed.write_record(folder, META, meta)
 
 
 def read(folder) -> tuple[list[Row], dict]:
-    if not packed.path(folder, CSV):
-        raise FileNotFoundError(f"{folder} holds no outcomes: there is no {CSV}. `spanalloc bench attacks` makes one")
-    with open(os.path.join(folder, META), encoding="utf-8") as file:
-        meta = json.load(file)
-    names = old_names.of_record(meta)
-    rows = [
-        Row(**{**line, "allocator": names.name(line["allocator"]), "size": int(line["size"]), "runs": int(line["runs"])})
-        for line in csv.DictReader(io.StringIO(packed.content(folder, CSV).decode(), newline=""))
-    ]
-    return rows, names.record(meta)
+    rows, meta = csv_lines.read(Row, folder, CSV, META), old_names.read_record(folder, META)
+    if not rows or not meta:
+        raise FileNotFoundError(f"{folder} holds no outcomes: it lacks {META if rows else CSV}. `spanalloc bench attacks` "
+                                "makes both")
+    return rows, meta
 
 
 # ---- the table ----

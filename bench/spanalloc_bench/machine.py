@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 
+from spanalloc_bench import tree
 from spanalloc_bench.model import Kind
 from spanalloc_cli import VERSION, libraries
 
@@ -114,6 +115,12 @@ def version_of(allocator) -> str:
         if entry.get("original") and os.path.realpath(entry["path"]) == allocator.path:
             return f"{entry['version']}, commit {entry['commit'][:12]}"
     return package_of(allocator.path)
+
+
+def facts_of(allocator) -> dict:
+    """What a command's record says of a contender."""
+    return {"version": version_of(allocator), "path": tree.relative(allocator.path), "sha256": tree.sha256(allocator.path),
+            "environment": [list(pair) for pair in allocator.environment], "ours": allocator.ours}
 
 
 def git_commit(source) -> dict:

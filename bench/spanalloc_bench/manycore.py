@@ -16,7 +16,6 @@ import argparse
 import concurrent.futures
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import queue
@@ -25,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, build, old_names, progress, simulator, tree
+from spanalloc_bench import allocators, build, old_names, packed, progress, simulator, tree
 from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
 from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, META, SHORT, TURNS, Row, append, read
@@ -161,11 +160,7 @@ def _text_of(pairs) -> str:
     return " ".join(f"{name}={value}" for name, value in pairs)
 
 
-@functools.lru_cache(maxsize=None)
-def _sha256(path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
-
+_sha256 = functools.lru_cache(maxsize=None)(tree.sha256)
 
 COSTS_GHZ = 3  # the plugin's default: the workload's clock counts nanoseconds
 
@@ -229,12 +224,7 @@ def _simulate(machine, cell, binaries, cpu) -> Row:
 
 def read_meta(folder) -> dict:
     """Under what the folder's lines were made; empty where nothing says it."""
-    try:
-        with open(os.path.join(folder, META), encoding="utf-8") as file:
-            meta = json.load(file)
-    except (FileNotFoundError, ValueError):
-        return {}
-    return old_names.of_record(meta).record(meta)
+    return old_names.read_record(folder, META)
 
 
 def write_meta(folder, chosen, plugin, binaries, words):
@@ -256,11 +246,7 @@ def write_meta(folder, chosen, plugin, binaries, words):
         "runs": [*meta.get("runs", []), {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arguments": " ".join(words),
                                          "git": this_machine.git_commit(tree.SOURCE)}],
     }
-    path = os.path.join(folder, META)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(meta, file, indent=1)
-        file.write("\n")
-    os.replace(path + ".new", path)
+    packed.write_record(folder, META, meta)
 
 
 # ---- all of it ----

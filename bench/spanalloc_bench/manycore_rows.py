@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
-import os
 
-from spanalloc_bench import allocators, old_names, packed
+from spanalloc_bench import csv_lines
 from spanalloc_bench.model import OK
 
 CSV, META = "manycore.csv", "manycore-meta.json"
@@ -157,10 +153,6 @@ def points(rows) -> list[Point]:
     return found
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Row))
-_TEXT = ("workload", "allocator", "length", "turns", "arguments", "machine", "settings", "fingerprint", "status",
-         "problem")
-_FRACTION = ("cycles", "real_s")
 COUNTS = ("threads", "instructions", "accesses", "llc", "transfers", "invalidations", "locked", "written_back",
            "faults", "syscalls", "shootdowns", "interrupts", "waits", "wakes")
 DIFFERENCES = ("operations", "cycles", "allocator_moves", *COUNTS)
@@ -170,47 +162,10 @@ DIFFERENCES = ("operations", "cycles", "allocator_moves", *COUNTS)
 
 
 def read(folder) -> dict[tuple, Row]:
-    """Every line of manycore.csv by its key; a later one replaces an earlier one. A line cut short by a kill is passed
-    over."""
-    path = packed.path(folder, CSV)
-    if path is None:
-        return {}
-    names, rows = old_names.of_folder(folder, META), {}
-    lines = csv.reader(io.StringIO(packed.content(folder, CSV).decode(), newline=""))
-    if tuple(next(lines, ())) != FIELDS:
-        raise allocators.BadChoice(f"{path}: its columns are not those of this version; choose another --out")
-    for values in lines:
-        if len(values) != len(FIELDS):
-            continue
-        row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
-        row.allocator = names.name(row.allocator)
-        rows[row.key] = row
-    return rows
-
-
-def _decoded(name, text):
-    if name in _TEXT:
-        return text
-    if name == "details":
-        return json.loads(text) if text else {}
-    if text == "":
-        return None
-    return float(text) if name in _FRACTION else int(text)
+    """Every line of manycore.csv by its key; a later one replaces an earlier one."""
+    return {row.key: row for row in csv_lines.read(Row, folder, CSV, META)}
 
 
 def append(folder, row):
-    path = os.path.join(folder, CSV)
-    packed.unpack(folder, CSV)
-    new = not os.path.isfile(path)
-    if not new:
-        with open(path, "rb+") as file:  # what a kill left of a line
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
-            new = not content
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        out = csv.writer(file, lineterminator="\n")
-        if new:
-            out.writerow(FIELDS)
-        values = [getattr(row, name) for name in FIELDS]
-        out.writerow(["" if v is None else json.dumps(v, separators=(",", ":")) if isinstance(v, dict) else v
-                      for v in values])
+    with csv_lines.opened(Row, folder, CSV) as file:
+        csv_lines.add(file, Row, [row])

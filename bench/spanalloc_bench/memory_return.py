@@ -12,11 +12,8 @@ The allocators of a case run side by side: only memory is compared, and the prog
 from __future__ import annotations
 
 import concurrent.futures
-import csv
 import dataclasses
 import hashlib
-import io
-import json
 import os
 import re
 import signal
@@ -25,11 +22,10 @@ import threading
 import time
 
 from spanalloc_bench import (
-    allocators, attacks, build, execute, machine, old_names, packed, progress, readme, store, tree,
+    allocators, attacks, build, csv_lines, execute, machine, old_names, packed, progress, readme, store, tree,
 )
 from spanalloc_bench.analyse import NOTABLE
 from spanalloc_bench.soak import memory
-from spanalloc_bench.soak.records import sha256
 from spanalloc_cli import libraries
 
 PROGRAM = "memory_return"
@@ -119,9 +115,6 @@ class Sample:
         return self.rss_kib + self.page_tables_kib
 
 
-_FIELDS = {field.name: {"int": int, "float": float, "str": str}[field.type] for field in dataclasses.fields(Sample)}
-
-
 def run_once(program, case, allocator, seconds, megabytes) -> list[Sample]:
     """The samples of one process. RunFailed where it ends too early or badly."""
     argv = [program, "--blocks", str(case.blocks(megabytes)), "--size", str(case.size), "--keep", str(case.keep),
@@ -203,52 +196,34 @@ def facts(cases, chosen, seconds, megabytes) -> dict:
         "machine": machine.describe(),
         "source": machine.git_commit(tree.SOURCE),
         "settings": {"seconds": seconds, "interval_s": INTERVAL_S, "megabytes": megabytes},
-        "allocators": {c.name: {"version": machine.version_of(c), "path": tree.relative(c.path), "sha256": sha256(c.path),
-                                "environment": [list(pair) for pair in c.environment], "ours": c.ours} for c in chosen},
+        "allocators": {c.name: machine.facts_of(c) for c in chosen},
         "cases": [dataclasses.asdict(case) for case in cases],
     }
 
 
 def write(folder, samples, meta):
-    os.makedirs(folder, exist_ok=True)
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_FIELDS, *map(dataclasses.astuple, samples)])
-    packed.replace(os.path.join(folder, CSV), out.getvalue().encode())
-    if os.path.exists(os.path.join(folder, CSV + packed.SUFFIX)):
-        os.remove(os.path.join(folder, CSV + packed.SUFFIX))  # an earlier run's
-    packed.replace(os.path.join(folder, META), (json.dumps(meta, indent=1) + "\n").encode())
+    packed.write_table(folder, CSV, csv_lines.text(Sample, samples))
+    packed.write_record(folder, META, meta)
 
 
 def read(folder) -> tuple[list[Sample], dict]:
-    path = packed.path(folder, CSV)
-    if not path:
-        raise FileNotFoundError(f"{folder} holds no samples: there is no {CSV}. `spanalloc bench memory-return` makes one")
-    meta = read_meta(folder)
-    names, samples = old_names.of_record(meta), []
-    lines = csv.reader(io.StringIO(packed.content(folder, CSV).decode(errors="replace"), newline=""))
-    if next(lines, None) != list(_FIELDS):
-        raise store.Damaged(f"{path}: its first line does not name the columns of memory-return")
-    for number, line in enumerate(lines, 2):
-        try:
-            values = [kind(text) for kind, text in zip(_FIELDS.values(), line, strict=True)]
-        except ValueError:
-            raise store.Damaged(f"{path}, line {number}: this is no sample of memory-return") from None
-        samples.append(Sample(*values))
-    return [dataclasses.replace(s, allocator=names.name(s.allocator)) for s in samples], names.record(meta)
+    samples = csv_lines.read(Sample, folder, CSV, META)
+    if not samples:
+        raise FileNotFoundError(f"{folder} holds no samples: there is no {CSV}, or an empty one. `spanalloc bench "
+                                "memory-return` makes one")
+    return samples, read_meta(folder)
 
 
 def read_meta(folder) -> dict:
-    path = os.path.join(folder, META)
+    if not os.path.isfile(os.path.join(folder, META)):
+        raise store.Damaged(f"{folder} has {CSV}, but no {META}")
     try:
-        with open(path, encoding="utf-8") as file:
-            meta = json.load(file)
+        meta = old_names.read_record(folder, META)
         if not meta["cases"] or not meta["allocators"] or not meta["settings"]["seconds"] > 0 or not meta["started"]:
             raise ValueError("it names no case, allocator or time")
         return meta
-    except FileNotFoundError:
-        raise store.Damaged(f"{folder} has {CSV}, but no {META}") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise store.Damaged(f"{path}: this is no record of memory-return: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise store.Damaged(f"{os.path.join(folder, META)}: this is no record of memory-return: {error}") from None
 
 
 def newest(results) -> str | None:

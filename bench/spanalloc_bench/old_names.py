@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import os
 import re
 
@@ -79,10 +78,15 @@ def of_record(record) -> Names:
 def of_folder(folder, meta) -> Names:
     """How the folder is read whose record is the file `meta`. Where there is none, every name is one of ours."""
     try:
-        with open(os.path.join(folder, meta), encoding="utf-8") as file:
-            return of_record(json.load(file))
-    except (FileNotFoundError, ValueError):  # whoever reads the record itself says that it is damaged
+        return of_record(packed.read_record(folder, meta))
+    except packed.Damaged:  # whoever reads the record itself says so
         return Names()
+
+
+def read_record(folder, meta) -> dict:
+    """The folder's record by today's names; empty where there is none."""
+    record = packed.read_record(folder, meta)
+    return of_record(record).record(record)
 
 
 def part(folder, table, meta):
@@ -102,7 +106,4 @@ def part(folder, table, meta):
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(rows)
         packed.replace(os.path.join(folder, table), out.getvalue().encode())
-    path = os.path.join(folder, meta)
-    with open(path, encoding="utf-8") as file:
-        record = names.record(json.load(file))
-    packed.replace(path, (json.dumps(record, indent=1) + "\n").encode())
+    packed.write_record(folder, meta, names.record(packed.read_record(folder, meta)))

@@ -3,6 +3,7 @@ that knows of both. Where both are there NAME counts: it is what NAME.xz was unp
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import os
@@ -62,6 +63,34 @@ def unpack(folder, name):
     if path(folder, name) == plain + SUFFIX:
         replace(plain, content(folder, name))
         os.remove(plain + SUFFIX)
+
+
+def read_record(folder, name) -> dict:
+    """A JSON file of the folder; empty where there is none."""
+    path = os.path.join(folder, name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise Damaged(f"{path}: {error}") from None
+    if not isinstance(record, dict):
+        raise Damaged(f"{path}: this is no record")
+    return record
+
+
+def write_record(folder, name, record):
+    os.makedirs(folder, exist_ok=True)
+    replace(os.path.join(folder, name), (json.dumps(record, indent=1) + "\n").encode())
+
+
+def write_table(folder, name, table: bytes):
+    """In the place of an earlier run's, which may be packed."""
+    os.makedirs(folder, exist_ok=True)
+    replace(os.path.join(folder, name), table)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, name + SUFFIX))
 
 
 def replace(target, new: bytes):

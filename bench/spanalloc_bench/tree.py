@@ -1,7 +1,8 @@
-"""Where the suite's files are: the source tree, the built workloads, the generated inputs, a run's results."""
+"""Where the suite's files are: the source tree, the built workloads, the generated inputs, a run's results; and which."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -15,6 +16,14 @@ def relative(path: str) -> str:
         if path.startswith(source + os.sep):
             return os.path.relpath(path, source)
     return path
+
+
+def sha256(path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def build_folder(places) -> str:

@@ -114,16 +114,19 @@ class SamplesTest(Folder):
         refused(FileNotFoundError, "holds no samples: there is no memory-return.csv")
         memory_return.write(self.folder, self.SAMPLES, self.META)
         header = "case,allocator,seconds,rss_kib,page_tables_kib\n"
-        for text in ("", "a,b\n1,2\n", "1000:64:small,glibc,1.0,1,2\n"):
+        self.put(CSV, "")
+        refused(FileNotFoundError, "holds no samples: there is no memory-return.csv, or an empty one")
+        for text in ("a,b\n1,2\n", "1000:64:small,glibc,1.0,1,2\n"):
             self.put(CSV, text)
-            refused(store.Damaged, f"{CSV}: its first line does not name the columns")
-        for line in ("1000:64:small,glibc,ten,1,2", "1000:64:small,glibc,1.0", "1000:64:small,glibc,1.0,1,2,3", ""):
+            refused(store.Damaged, f"{CSV}: its columns are not those of this version")
+        for line in ("1000:64:small,glibc,ten,1,2", "1000:64:small,glibc,1.0", "1000:64:small,glibc,1.0,1,2,3",
+                     "1000:64:small,glibc,1.0,,2", ""):
             self.put(CSV, f"{header}1000:64:small,glibc,1.0,1,2\n{line}\n")
-            refused(store.Damaged, f"{CSV}, line 3: this is no sample")
+            refused(store.Damaged, f"{CSV}, line 3: ")
         memory_return.write(self.folder, self.SAMPLES, self.META)
         for text in ("no JSON", "[]", "{}", json.dumps({**self.META, "cases": []}), json.dumps({**self.META, "settings": {}})):
             self.put(META, text)
-            refused(store.Damaged, f"{META}: this is no record")
+            refused(store.Damaged, f"{META}: ")
         os.remove(os.path.join(self.folder, META))
         refused(store.Damaged, f"has {CSV}, but no {META}")
 

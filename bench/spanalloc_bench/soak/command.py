@@ -67,11 +67,7 @@ def settings(chosen, minutes, cycle_s, seed) -> dict:
     """What must be the same for curves to be drawn beside each other."""
     return {
         "minutes": minutes, "cycle_s": cycle_s, "seed": seed,
-        "allocators": {allocator.name: {
-            "version": machine.version_of(allocator), "path": tree.relative(allocator.path),
-            "sha256": records.sha256(allocator.path), "environment": [list(pair) for pair in allocator.environment],
-            "ours": allocator.ours,
-        } for allocator in chosen},
+        "allocators": {allocator.name: machine.facts_of(allocator) for allocator in chosen},
     }
 
 

@@ -3,14 +3,10 @@ done. A program whose run was interrupted begins anew, for its servers' memory i
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import hashlib
-import io
-import json
 import os
 
-from spanalloc_bench import old_names, packed, store
+from spanalloc_bench import csv_lines, old_names, packed, store
 
 CSV, META = "soak.csv", "soak-meta.json"
 
@@ -33,51 +29,12 @@ class Sample:
         return self.rss_kib + self.page_tables_kib
 
 
-_FIELDS = {field.name: {"int": int, "float": float, "str": str}[field.type] for field in dataclasses.fields(Sample)}
-
-
-def sha256(path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
-
-
-def _text(rows) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
-
-
 def read(folder) -> list[Sample]:
-    """The samples; a last line that was cut off by a kill does not count."""
-    path, content = packed.path(folder, CSV), packed.content(folder, CSV).decode()
-    names, found = old_names.of_folder(folder, META), []
-    lines = csv.DictReader(io.StringIO(content[:content.rfind("\n") + 1]))
-    for number, line in enumerate(lines, 2):
-        try:
-            sample = Sample(**{name: kind(line[name]) for name, kind in _FIELDS.items()})
-            found.append(dataclasses.replace(sample, allocator=names.name(sample.allocator)))
-        except (KeyError, TypeError, ValueError):
-            raise store.Damaged(f"{path}, line {number}: this is no sample of a soak") from None
-    return found
+    return csv_lines.read(Sample, folder, CSV, META)
 
 
 def read_meta(folder) -> dict:
-    path = os.path.join(folder, META)
-    try:
-        with open(path, encoding="utf-8") as file:
-            meta = json.load(file)
-            return old_names.of_record(meta).record(meta)
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise store.Damaged(f"{path}: {error}") from None
-
-
-def _replace(path, text):
-    """A kill leaves either the old file or the new one."""
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + ".new", path)
+    return old_names.read_record(folder, META)
 
 
 class Folder:
@@ -93,19 +50,16 @@ class Folder:
 
     def keep_only(self, programs):
         """Drops the samples of all other programs."""
-        packed.unpack(self.path, CSV)
         kept = [sample for sample in read(self.path) if sample.program in programs]
-        _replace(os.path.join(self.path, CSV), _text([list(_FIELDS), *map(dataclasses.astuple, kept)]))
+        packed.write_table(self.path, CSV, csv_lines.text(Sample, kept))
 
     def append(self, samples):
         if self._file is None:
-            packed.unpack(self.path, CSV)
-            self._file = open(os.path.join(self.path, CSV), "a", encoding="utf-8")
-        self._file.write(_text(map(dataclasses.astuple, samples)))
-        self._file.flush()
+            self._file = csv_lines.opened(Sample, self.path, CSV)
+        csv_lines.add(self._file, Sample, samples)
 
     def write_meta(self):
-        _replace(os.path.join(self.path, META), json.dumps(self.meta, indent=1) + "\n")
+        packed.write_record(self.path, META, self.meta)
 
     def __enter__(self):
         return self
