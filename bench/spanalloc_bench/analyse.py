@@ -220,6 +220,10 @@ class Analysis:
     def cases_of(self, group: str) -> list[str]:
         return [case for case in self.suite if self.cases[case].group == group]
 
+    def sources(self, group: str) -> list[str]:
+        """Where the cases of a group come from."""
+        return list(dict.fromkeys(filter(None, (self.cases[case].source for case in self.cases_of(group)))))
+
     def run_by(self, name: str, cases=None) -> list[str]:
         """Those of `cases` (default: the suite) that a contender ran in, whatever came of it."""
         def ran(case):
@@ -231,6 +235,10 @@ class Analysis:
     def ours(self) -> list[str]:
         """Our configs that have samples, the product first."""
         return [name for name, facts in self.allocators.items() if facts.ours and self._ran(name)]
+
+    def products(self) -> list[str]:
+        """Our shipped configs that have samples; ablations have figures of their own."""
+        return [name for name in self.ours() if self.allocators[name].kind is Kind.OURS]
 
     def rivals(self) -> list[str]:
         """The allocators that people use: neither ours nor the baseline nor page managers."""

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, build, csv_lines, execute, machine, old_names, packed, progress, tree
+from spanalloc_bench import allocators, build, csv_lines, execute, machine, old_names, packed, progress, screen, tree
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -394,14 +394,9 @@ def _versions(meta):
 
 
 def print_table(rows, meta, console):
-    from rich import box
-    from rich.table import Table
-
     headings, groups = table(rows, meta)
     versions = _versions(meta)
-    shown = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for heading in headings:
-        shown.add_column("\n".join(filter(None, (heading, versions.get(heading, "")))), overflow="fold")
+    shown = screen.table("\n".join(filter(None, (heading, versions.get(heading, "")))) for heading in headings)
     styles = {HARM: "red", CRASH: "yellow", HANG: "yellow", REFUSED: "green", CAUGHT: "green"}
     for group, lines in groups:
         shown.add_row(f"[bold]{group}[/bold]")

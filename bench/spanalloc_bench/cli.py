@@ -13,11 +13,8 @@ from typing import List, Optional
 
 import typer
 import typer.core
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from spanalloc_bench import allocators, build, packages, progress, schedule, store, tree
+from spanalloc_bench import allocators, build, packages, progress, schedule, screen, store, tree
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK
 from spanalloc_cli import libraries
 
@@ -60,14 +57,6 @@ def _fail(text, code=OWN_FAILURE):
 
 def _say(text):
     print(text, file=sys.stderr, flush=True)
-
-
-def _console():
-    """Not a terminal: no colours, and wide enough that nothing is cut."""
-    if sys.stdout.isatty():
-        return Console()
-    columns = os.environ.get("COLUMNS", "")
-    return Console(width=int(columns) if columns.isdecimal() and int(columns) > 0 else 140, no_color=True, highlight=False)
 
 
 # ---- completion (tools/spanalloc_cli/complete.py) ----
@@ -274,7 +263,7 @@ def run_command(
             chosen = _contenders(names, with_, ablations, nbbs)
         schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
         _require_results(folder, cases)
-        summary.print_groups(folder, _console())
+        summary.print_groups(folder, screen.console())
         _show(folder)
         print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")
         _judge_ours(folder, cases, chosen)
@@ -286,7 +275,7 @@ def _show(folder):
     """The summary on the screen, the report in the folder."""
     from spanalloc_bench import report, summary
 
-    summary.print_summary(folder, _console())
+    summary.print_summary(folder, screen.console())
     print(f"Report: {report.write(folder)}")
 
 
@@ -341,11 +330,11 @@ def report_command(
             chosen = [i for i in ids if any(fnmatch.fnmatchcase(i, p) or p in i for p in only)]
             if not chosen:
                 raise allocators.BadChoice(f"{where} has no case with {' or '.join(only)} in its name")
-            summary.print_case_tables(where, _console(), chosen)
+            summary.print_case_tables(where, screen.console(), chosen)
             return
         _show(where)
         if tables:
-            summary.print_case_tables(where, _console())
+            summary.print_case_tables(where, screen.console())
 
     _guarded(work)
 
@@ -400,23 +389,17 @@ def list_command(
 
 
 def _print_cases(cases):
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for heading in ("case", "what it is", "from", "suite"):
-        table.add_column(heading, overflow="fold")
-    for case in cases:
-        suite = [name for name, yes in (("full", case.full), ("quick", case.quick)) if yes]
-        table.add_row(case.id, case.title, case.source, ", ".join(suite))
-    _console().print(table)
+    def suites(case):
+        return ", ".join(name for name, yes in (("full", case.full), ("quick", case.quick)) if yes)
+
+    screen.console().print(screen.table(("case", "what it is", "from", "suite"),
+                                        [(case.id, case.title, case.source, suites(case)) for case in cases]))
 
 
 def _print_contenders(found):
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for heading in ("contender", "kind", "library"):
-        table.add_column(heading, overflow="fold")
-    for contender in found:
-        kind = "page manager" if contender.kind.value == "pages" else contender.kind.value
-        table.add_row(contender.name, kind, contender.missing or contender.path)
-    _console().print(table)
+    screen.console().print(screen.table(("contender", "kind", "library"), [
+        (contender.name, "page manager" if contender.kind.value == "pages" else contender.kind.value,
+         contender.missing or contender.path) for contender in found]))
 
 
 # ---- the papers ----
@@ -461,7 +444,7 @@ def figure_command(
             import psutil  # noqa: F401  # before anything is built or measured
         try:
             empty = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
-                                    console=_console(), building=not no_build)
+                                    console=screen.console(), building=not no_build)
         except figures.UnknownFigure as error:
             raise allocators.BadChoice(str(error)) from None
         if empty:
@@ -620,10 +603,12 @@ def attacks_command(
         if list_:
             if not no_build:
                 build.make(_places, [build.program(_places, suite.PROGRAM)], _say)
-            _print_attacks(suite.chosen_attacks(suite.catalogue(_places), attacks))
+            screen.console().print(screen.table(("attack", "what it is", "bytes", "processes"), [
+                (attack.name, f"{attack.group}: {attack.title}", ", ".join(map(str, attack.sizes)), str(attack.repeat))
+                for attack in suite.chosen_attacks(suite.catalogue(_places), attacks)]))
             return
         suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s, out=out,
-                      write_document=write, show=show, say=_say, console=_console(), building=not no_build)
+                      write_document=write, show=show, say=_say, console=screen.console(), building=not no_build)
 
     _guarded(work, kept="An earlier run's outcomes are as they were.")
 
@@ -683,7 +668,7 @@ def soak_command(
 
         if not command.command(
             _places, minutes=minutes, names=names, allocator_names=allocators_, with_=with_ or (), cycle_s=cycle,
-            seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=_console(),
+            seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=screen.console(),
             building=not no_build,
         ):
             raise typer.Exit(1)
@@ -737,20 +722,11 @@ def memory_return_command(
 
         if not memory_return.command(
             _places, names=names, with_=with_ or (), cases=cases or (), seconds=seconds, megabytes=megabytes, out=out,
-            show=show, write_documents=write, say=_say, console=_console(), building=not no_build,
+            show=show, write_documents=write, say=_say, console=screen.console(), building=not no_build,
         ):
             raise typer.Exit(1)
 
     _guarded(work, kept="An earlier run's samples are as they were.")
-
-
-def _print_attacks(attacks):
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for heading in ("attack", "what it is", "bytes", "processes"):
-        table.add_column(heading, overflow="fold")
-    for attack in attacks:
-        table.add_row(attack.name, f"{attack.group}: {attack.title}", ", ".join(map(str, attack.sizes)), str(attack.repeat))
-    _console().print(table)
 
 
 def use_places(places):

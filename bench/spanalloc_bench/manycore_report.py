@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import bisect
 import functools
-import html
-import json
 import os
 import shutil
 import subprocess
 
-from spanalloc_bench import manycore, manycore_rows, packed, plots, simulator, units, words
+from markupsafe import Markup
+
+from spanalloc_bench import manycore_rows, packed, pages, plots, screen, simulator, tables, units, words
+from spanalloc_bench.manycore_workloads import ALLOCATORS, NO_SETTING, WORKLOADS
 from spanalloc_bench.model import OK
 
 JSON, HTML = "manycore.json", "manycore.html"
@@ -84,7 +85,7 @@ def _short(symbol) -> str:
 
 def worst_places(row, in_allocator=True) -> list[tuple[str, int, int]]:
     """(place, moves, cycles lost there), of functions, the dearest first. Those of the workload itself are left out."""
-    own = manycore.WORKLOADS[row.workload].argv(2, 1)[0] if row.workload in manycore.WORKLOADS else ""
+    own = WORKLOADS[row.workload].argv(2, 1)[0] if row.workload in WORKLOADS else ""
     sums = {}
     for site in row.sites:
         if in_allocator and os.path.basename(site.get("object", "")) == own:
@@ -119,7 +120,7 @@ def _count(cores) -> str:
 def over_base(rows, workload) -> dict[str, list[tuple[int, float]]]:
     """Throughput relative to one and the same run, BASE with the workload's fewest cores; empty without that run."""
     curves = _curves(rows, workload, lambda row: row.throughput)
-    base = dict(curves.get(BASE, ())).get(manycore.WORKLOADS[workload].least)
+    base = dict(curves.get(BASE, ())).get(WORKLOADS[workload].least)
     return {name: [(n, value / base) for n, value in points] for name, points in curves.items()} if base else {}
 
 
@@ -127,20 +128,20 @@ def speed_up(rows, workload) -> dict[str, list[tuple[int, float]]]:
     """Throughput relative to the allocator's own with the workload's fewest cores; nothing of an allocator without that
     run. It hides how quick this one is, so it is shown beside over_base."""
     curves = _curves(rows, workload, lambda row: row.throughput)
-    least = manycore.WORKLOADS[workload].least
+    least = WORKLOADS[workload].least
     return {name: [(n, value / dict(points)[least]) for n, value in points] for name, points in curves.items()
             if least in dict(points)}
 
 
 def above_ideal(rows, workload) -> list[tuple[str, int, float]]:
     """(allocator, cores, speed-up) of the points that gain more than the cores they have more."""
-    least = manycore.WORKLOADS[workload].least
+    least = WORKLOADS[workload].least
     return [(name, n, value) for name, points in speed_up(rows, workload).items() for n, value in points
             if value > ABOVE_IDEAL * n / least]
 
 
 def panels(rows, workload):
-    judged = manycore.WORKLOADS[workload]
+    judged = WORKLOADS[workload]
     of = " in malloc, free, first writes" if judged.in_allocator else ""
     moves = {name: [(n, max(value, 1e-4)) for n, value in points]
              for name, points in _curves(rows, workload, lambda row: row.moves).items()}
@@ -167,18 +168,25 @@ def settings_lines(rows) -> list[str]:
     for name in dict.fromkeys(row.allocator for row in rows):
         most = max((row for row in rows if row.allocator == name), key=lambda row: row.cores)
         lines.append(f"{name}: " + (f"{most.settings} (at {most.cores} cores)" if most.settings
-                                    else manycore.NO_SETTING.get(name, "no setting given")))
+                                    else NO_SETTING.get(name, "no setting given")))
     return lines
 
 
 # ---- tables ----
 
 
+PLACE_HEADING = "dearest places in the allocator and below (share of the cycles of all cores)"
+LEFT = ("allocator", PLACE_HEADING)  # these columns' texts; the others are numbers
+
+
 def headings(workload) -> tuple[str, ...]:
-    fewest = _count(manycore.WORKLOADS[workload].least)
+    fewest = _count(WORKLOADS[workload].least)
     return ("allocator", "cycles/op", f"over {BASE}, {fewest}", f"over itself, {fewest}", "ran at a time", "moves/op",
-            "in allocator", "faults/op", "calls/op", "shootdowns",
-            "dearest places in the allocator and below (share of the cycles of all cores)")
+            "in allocator", "faults/op", "calls/op", "shootdowns", PLACE_HEADING)
+
+
+def most_cores(rows, workload) -> int:
+    return max(row.cores for row in rows if row.workload == workload)
 
 
 def _speeds(rows, workload):
@@ -203,7 +211,7 @@ def table(rows, workload, cores) -> list[list[str]]:
         of_all = row.core_cycles * row.operations
         places = "; ".join(f"{name} {cycles / of_all:.0%}" for name, _, cycles in worst_places(row)[:PLACES]
                            if cycles >= 0.01 * of_all)
-        if manycore.WORKLOADS[workload].in_allocator:
+        if WORKLOADS[workload].in_allocator:
             places = "; ".join(name for name, _, _ in worst_places(row)[:PLACES])
         extra, key = calls(row), (row.allocator, cores)
         found.append((row.core_cycles, [
@@ -231,34 +239,21 @@ def notes(rows, workload) -> list[str]:
     return lines
 
 
-def print_tables(rows, console):
-    from rich import box
-    from rich.table import Table
-
+def print_tables(rows):
+    console = screen.console(200)
     for workload in dict.fromkeys(row.workload for row in rows):
-        least = manycore.WORKLOADS[workload].least
-        cores = max(row.cores for row in rows if row.workload == workload)
-        title = f"{manycore.WORKLOADS[workload].title}; {_count(cores)}"
-        drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", title=title, title_justify="left", title_style="bold")
-        texts = headings(workload)
-        for i, heading in enumerate(texts):
-            drawn.add_column(heading, justify="left" if i in (0, len(texts) - 1) else "right", overflow="fold")
-        for line in table(rows, workload, cores):
-            drawn.add_row(*line)
-        console.print(drawn)
-        title = f"Throughput over {BASE}'s / over its own with {_count(least)} / lines that change owner an operation"
-        curves = Table(box=box.SIMPLE_HEAD, header_style="bold", title=title, title_justify="left")
+        cores, texts = most_cores(rows, workload), headings(workload)
+        console.print(screen.table(
+            texts, table(rows, workload, cores), f"{WORKLOADS[workload].title}; {_count(cores)}",
+            left=[place for place, text in enumerate(texts) if text in LEFT]))
         over, own = _speeds(rows, workload)
         moves = _curves(rows, workload, lambda row: row.moves)
         counts = sorted({n for points in moves.values() for n, _ in points})
-        curves.add_column("cores")
-        for n in counts:
-            curves.add_column(str(n), justify="right")
-        for name in moves:
-            at = dict(moves[name])
-            curves.add_row(name, *(" / ".join([over.get((name, n), "-"), own.get((name, n), "-"), units.number(at[n])])
-                                   if n in at else "-" for n in counts))
-        console.print(curves)
+        lines = [[name, *(" / ".join([over.get((name, n), "-"), own.get((name, n), "-"), units.number(dict(points)[n])])
+                          if n in dict(points) else "-" for n in counts)] for name, points in moves.items()]
+        console.print(screen.table(
+            ["cores", *map(str, counts)], lines, f"Throughput over {BASE}'s / over its own with "
+            f"{_count(WORKLOADS[workload].least)} / lines that change owner an operation", left=[0]))
         for line in notes(rows, workload):
             print(line)
     print("Settings for the simulated machine (each is also told of so many CPUs by the system):")
@@ -273,7 +268,7 @@ def print_tables(rows, console):
 def origin(meta) -> list[str]:
     """Commit, machine and versions, as the folder has them."""
     if not meta:
-        return ["not known: the folder has no " + manycore.META]
+        return ["not known: the folder has no " + manycore_rows.META]
     commits = dict.fromkeys(words.commit(run) or "no commit" for run in meta["runs"])
     machine = meta["machine"]
     lines = [
@@ -301,7 +296,7 @@ def as_json(rows, meta) -> dict:
     workloads = dict.fromkeys(row.workload for row in rows)
     return {
         "about": ABOUT, "meta": meta, "settings": settings_lines(rows),
-        "base": {workload: f"{BASE} with {_count(manycore.WORKLOADS[workload].least)}" for workload in workloads},
+        "base": {workload: f"{BASE} with {_count(WORKLOADS[workload].least)}" for workload in workloads},
         "over_base": {workload: over_base(rows, workload) for workload in workloads},
         "speed_up": {workload: speed_up(rows, workload) for workload in workloads},
         "above_ideal": {workload: above_ideal(rows, workload) for workload in workloads},
@@ -310,48 +305,30 @@ def as_json(rows, meta) -> dict:
 
 
 def fragment(rows, drawings, meta) -> str:
-    """A part for report.html: plain HTML and SVG, styled by the page that it is put into."""
-    body = [f"<h2>Many cores</h2><p>{html.escape(ABOUT)}</p>"]
+    """A part for report.html, styled by the page that it is put into."""
+    parts = []
     for workload in dict.fromkeys(row.workload for row in rows):
-        cores = max(row.cores for row in rows if row.workload == workload)
-        title = html.escape(manycore.WORKLOADS[workload].title)
-        body.append(f'<h3>{html.escape(workload)}</h3><p class="note">{title}</p>')
-        if workload in drawings:
-            alt = f"Curves of {workload}, up to {_count(cores)}"
-            body.append(f"<figure>{plots.inline(drawings[workload], alt)}</figure>")
-        texts = headings(workload)
-        head = "".join(f'<th class="{"left" if i in (0, len(texts) - 1) else ""}">{html.escape(text)}</th>'
-                       for i, text in enumerate(texts))
-        lines = "".join("<tr>" + "".join(
-            f'<td{" class=" + chr(34) + "left wrap" + chr(34) if i == len(line) - 1 else ""}>{html.escape(text)}</td>'
-            for i, text in enumerate(line)) + "</tr>" for line in table(rows, workload, cores))
-        body.append(f'<p class="note">With {_count(cores)}:</p><table><thead><tr>{head}</tr></thead>'
-                    f"<tbody>{lines}</tbody></table>")
-        body += [f'<p class="note">{html.escape(line)}</p>' for line in notes(rows, workload)]
-    for title, texts in (("Settings", settings_lines(rows)), ("Made with", origin(meta))):
-        body.append(f"<h3>{title}</h3><ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in texts) + "</ul>")
-    body.append("<p class=\"note\">Command: <code>spanalloc bench manycore</code></p>")
-    return "".join(body)
+        cores, drawing = most_cores(rows, workload), drawings.get(workload)
+        columns = [tables.Column(text, left=text in LEFT) for text in headings(workload)]
+        parts.append({
+            "name": workload, "title": WORKLOADS[workload].title, "cores": _count(cores), "notes": notes(rows, workload),
+            "picture": drawing and Markup(plots.inline(drawing, f"Curves of {workload}, up to {_count(cores)}")),
+            "table": tables.Table("", columns, [list(map(tables.Cell, line)) for line in table(rows, workload, cores)]),
+        })
+    return pages.TEMPLATES.get_template("manycore.html").render(
+        about=ABOUT, parts=parts, lists=(("Settings", settings_lines(rows)), ("Made with", origin(meta))))
 
 
-def write(folder, rows):
+def write(folder, rows, meta):
     """Prints the tables and writes manycore.json, the plots, and the part for the report."""
-    from rich.console import Console
-
-    rows, meta = manycore_rows.points(rows), manycore.read_meta(folder)
-    order = list(manycore.ALLOCATORS)
-    rows.sort(key=lambda row: (list(manycore.WORKLOADS).index(row.workload),
+    rows, order = manycore_rows.points(rows), list(ALLOCATORS)
+    rows.sort(key=lambda row: (list(WORKLOADS).index(row.workload),
                                order.index(row.allocator) if row.allocator in order else len(order), row.cores))
-    import sys
-
-    print_tables(rows, Console() if sys.stdout.isatty() else Console(width=200, no_color=True, highlight=False))
+    print_tables(rows)
     drawings = {}
     for workload in dict.fromkeys(row.workload for row in rows if row.status == OK):
         drawings[workload] = plots.figure(panels(rows, workload), title=f"{workload}, simulated", columns=2)
         plots.save(drawings[workload], os.path.join(folder, f"manycore-{workload}.png"))
-    with open(os.path.join(folder, JSON), "w", encoding="utf-8") as file:
-        json.dump(as_json(rows, meta), file, indent=1)
-        file.write("\n")
-    with open(os.path.join(folder, HTML), "w", encoding="utf-8") as file:
-        file.write(fragment(rows, drawings, meta))
+    packed.write_record(folder, JSON, as_json(rows, meta))
+    packed.replace(os.path.join(folder, HTML), fragment(rows, drawings, meta).encode())
     print(f"Results: {packed.path(folder, manycore_rows.CSV) or folder}, {JSON}, manycore-*.png")

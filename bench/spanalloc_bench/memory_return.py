@@ -22,7 +22,7 @@ import threading
 import time
 
 from spanalloc_bench import (
-    allocators, attacks, build, csv_lines, execute, machine, old_names, packed, progress, readme, store, tree,
+    allocators, attacks, build, csv_lines, execute, machine, old_names, packed, progress, readme, screen, store, tree,
 )
 from spanalloc_bench.analyse import NOTABLE
 from spanalloc_bench.soak import memory
@@ -434,15 +434,8 @@ def save_picture(samples, meta, path):
 
 
 def print_table(samples, meta, console):
-    from rich import box
-    from rich.table import Table
-
-    shown = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for heading in (f"MiB after {SOON_S:g} s / {meta['settings']['seconds']:g} s", *meta["allocators"]):
-        shown.add_column(heading, overflow="fold")
-    for title, *cells in table(samples, meta):
-        shown.add_row(title, *(cell.replace("**", "") for cell in cells))
-    console.print(shown)
+    headings = (f"MiB after {SOON_S:g} s / {meta['settings']['seconds']:g} s", *meta["allocators"])
+    console.print(screen.table(headings, [[cell.replace("**", "") for cell in line] for line in table(samples, meta)]))
     for said in _words_of_losses(samples, meta):
         console.print(said.replace("`", ""), markup=False, highlight=False)
 

@@ -8,7 +8,6 @@ import sys
 
 from spanalloc_bench import analyse, packed, store, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, NOTABLE, START_UP_KIB, TIE, TIME, WIN
-from spanalloc_bench.model import Kind
 from spanalloc_cli import libraries
 
 README, RESULTS = "README.md", "docs/results.md"  # the documents, from the root of the source tree
@@ -107,17 +106,13 @@ def _no_losses(found) -> str:
     return words.too_few_rounds(found) or f"No case is lost by more than {100 * NOTABLE:.0f} %."
 
 
-def _shipped(found) -> list[str]:
-    return [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
-
-
 def suite_table(found) -> str:
     """How our shipped configs stand to every allocator, and who failed."""
     text = [f"{_measured_at(found)} Ratios are ours / the other's, geometric means over the cases that "
             "both finished (how many, time / memory: under cases); below 1 ours is better. W/T/L: cases won, tied, "
             "lost; a tie is where the 95 % interval of the per-round ratio contains 1. Other: the cases that are judged by "
             "another number than time. Failed: in how many cases, ours / the other.", ""]
-    for mine in _shipped(found):
+    for mine in found.products():
         text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L | other W/T/L | cases | failed |",
                  "|---|--:|--:|--:|--:|--:|--:|--:|"]
         text += [_row(found, mine, other) for other in found.opponents(mine)]
@@ -131,7 +126,7 @@ def suite_table(found) -> str:
 
 def losses(found) -> str:
     """Every case that our shipped configs lose for certain by more than NOTABLE."""
-    ours = _shipped(found)
+    ours = found.products()
     lines = _table_of_losses(found, ours) or ([_no_losses(found)] if ours else [])
     return "\n".join([*lines, ""])
 
@@ -166,7 +161,7 @@ def _left_out(found, mine) -> str:
 
 def brief(found) -> str:
     """The product against every allocator people use: two means, two tallies, and how many losses there are."""
-    mine = next(iter(_shipped(found)), None)
+    mine = next(iter(found.products()), None)
     if mine is None:
         return ""
     library = ", the engine of `libspanalloc.so`," if mine == libraries.DEFAULT_CONFIG else ""

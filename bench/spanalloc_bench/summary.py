@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -12,21 +9,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from spanalloc_bench import analyse, tables, units, words
+from spanalloc_bench import analyse, screen, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, TIE, TIME, WIN
-from spanalloc_bench.model import Kind
 
 _STYLES = {WIN: "green", LOSS: "red", TIE: "", tables.OURS: "bold", tables.BAD: "bold red", tables.DIM: "dim"}
-WIDE = 160
-
-
-def console() -> Console:
-    """A console on stdout. Not a terminal: no colours, and wide enough that nothing is cut."""
-    if sys.stdout.isatty():
-        return Console()
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() and int(columns) > 0 else WIDE
-    return Console(width=width, no_color=True, highlight=False)
 
 
 def _text(cell) -> Text:
@@ -87,16 +73,11 @@ def _print(to: Console, table: tables.Table):
     to.print()
 
 
-def _products(found) -> list[str]:
-    """Our shipped configs that ran, `standard` first; ablations have their figures, not the first screen."""
-    return [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
-
-
 def print_summary(folder, to: Console | None = None):
     """The first screen: where the product wins, ties and loses against each allocator, and by how much."""
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or console()
-    ours = _products(found)
+    to = to or screen.console()
+    ours = found.products()
     overview = escape(" · ".join(words.overview(found)))
     to.print(f"[bold]spanalloc's benchmark suite[/]  {overview}", highlight=False)
     for name in (name for name, facts in found.allocators.items() if facts.missing):
@@ -132,7 +113,7 @@ def print_summary(folder, to: Console | None = None):
 def print_groups(folder, to: Console | None = None):
     """Every workload: the medians of all, and their ratios to the best of the others and to the floors."""
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or console()
+    to = to or screen.console()
     for group in found.groups():
         for measure in (TIME, METRIC, MEMORY):
             table = tables.group_brief(found, group, measure)
@@ -144,10 +125,10 @@ def print_case_table(folder, case: str, to: Console | None = None):
     """One case: medians, ratios to the best of the others and to the floors, the product's verdict on each; below that
     the latencies."""
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or console()
+    to = to or screen.console()
     measures = found.measures(case)
     judged = [measure for measure in measures if not isinstance(measure, tuple)]
-    _print(to, tables.case_table(found, case, _products(found)[:1], judged))
+    _print(to, tables.case_table(found, case, found.products()[:1], judged))
     latencies = [measure for measure in measures if isinstance(measure, tuple)]
     if latencies:
         _print(to, tables.latency_table(found, case))
@@ -156,7 +137,7 @@ def print_case_table(folder, case: str, to: Console | None = None):
 def print_case_tables(folder, to: Console | None = None, cases=None):
     """The table of every case of the suite, or those of `cases`."""
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or console()
+    to = to or screen.console()
     for case in found.suite if cases is None else cases:
         print_case_table(found, case, to)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 import statistics
 
@@ -43,6 +44,19 @@ class Table:
     columns: list[Column]
     rows: list[list[Cell]]
     note: str = ""
+
+    def groups(self) -> list[tuple[str, int]]:
+        """The headings above the headings, and how many columns each is above; empty where no column has one."""
+        found = [(name, len(list(columns))) for name, columns in itertools.groupby(c.group for c in self.columns)]
+        return found if any(name for name, _ in found) else []
+
+    def starts(self, place) -> bool:
+        """Whether a group begins with this column, which is not the first."""
+        return place > 0 and self.columns[place].group != self.columns[place - 1].group
+
+    def placed(self, row):
+        """The row's cells with the numbers of their columns."""
+        return zip(row, itertools.accumulate((cell.span for cell in row), initial=0))
 
 
 def _name(found, allocator) -> Cell:
@@ -363,6 +377,14 @@ def case_table(found, case, ours=None, measures=None, further=True) -> Table:
         names = [name for name in names if not found.cell(case, name).ok]
     rows = [_case_row(found, case, name, measures, ours, further, len(columns)) for name in names]
     return Table(f"{facts.title}  ({case}; {facts.source})", columns, rows)
+
+
+def case_tables(found, case) -> list[Table]:
+    """Everything about one case, a table a measure; its columns' heading names it."""
+    parts = [case_table(found, case, measures=[measure], further=False) for measure in found.measures(case)]
+    if not parts or any(found.cell(case, name).metrics for name in found.contenders(case)):
+        parts.append(case_table(found, case, ours=[], measures=[]))
+    return [dataclasses.replace(part, title="") for part in parts]
 
 
 def latency_table(found, case) -> Table:

@@ -35,13 +35,6 @@ META = {
 }
 
 
-def setUpModule():
-    try:
-        import psutil  # noqa: F401
-    except ImportError as missing:
-        raise unittest.SkipTest(f"{missing}: bench/requirements.txt is not installed") from None
-
-
 class ClassifyTest(unittest.TestCase):
     def outcome(self, lines, **end):
         return attacks.classify(End(tuple(lines), **end))[0]

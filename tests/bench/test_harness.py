@@ -31,13 +31,6 @@ STANDARD = allocators.named(PLACES, "standard")
 GLIBC = allocators.named(PLACES, "glibc")
 
 
-def setUpModule():
-    try:
-        import psutil  # noqa: F401
-    except ImportError as missing:
-        raise unittest.SkipTest(f"{missing}: bench/requirements.txt is not installed") from None
-
-
 def program(name, script, **fields):
     """A case of a real program: a shell script. Its timeout is for hangs, unless it is what is tested."""
     fields.setdefault("timeout_s", 600.0)

@@ -147,10 +147,6 @@ class KeepTest(Folder):
     """`spanalloc bench keep`; its medians need pandas."""
 
     def setUp(self):
-        try:
-            import pandas  # noqa: F401
-        except ImportError as missing:
-            self.skipTest(f"{missing}: bench/requirements.txt is not installed")
         super().setUp()
         self.run_, self.kept = self.path("run"), self.path("results", "kept")
 
@@ -243,11 +239,6 @@ class KeepTest(Folder):
         self.assertEqual(figures.notes(self.kept), {"supermalloc-1": {**record, "facts": facts}})
 
     def test_the_command_says_what_that_takes_and_refuses_in_one_line(self):
-        try:
-            import rich  # noqa: F401
-            import typer  # noqa: F401
-        except ImportError as missing:
-            self.skipTest(f"{missing}: tools/requirements.txt is not installed")
         code = ("import sys; from spanalloc_bench import cli; from spanalloc_cli import libraries; "
                 "cli.main(libraries.Places('/nonexistent', '/nonexistent'), sys.argv[1:])")
 

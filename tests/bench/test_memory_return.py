@@ -28,13 +28,6 @@ RESULTS = os.path.join(SOURCE, "bench", "results", "memory-return")
 MIB = 1024  # KiB
 
 
-def setUpModule():
-    try:
-        import matplotlib, pandas, PIL, psutil  # noqa: F401, E401
-    except ImportError as missing:
-        raise unittest.SkipTest(f"{missing}: bench/requirements.txt is not installed") from None
-
-
 def meta_of(*names, cases=(Case(1000, 64),), **more):
     return {
         "started": "2026-11-28 01:02:03", "machine": {"processor": "P", "cores": 2, "system": "S", "kernel": "6.1-2", "libc": "L"},

@@ -87,10 +87,6 @@ class CasesTest(unittest.TestCase):
 
 class ProgramCase(unittest.TestCase):
     def setUp(self):
-        try:
-            import psutil  # noqa: F401
-        except ImportError as missing:
-            self.skipTest(f"{missing}: bench/requirements.txt is not installed")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="spanalloc-test-"))
         self.addCleanup(shutil.rmtree, self.folder)
         real = tree.fixtures

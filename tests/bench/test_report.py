@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import html.parser
-import importlib.util
 import io
 import json
 import os
@@ -22,9 +21,6 @@ sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 from spanalloc_bench import analyse, before_after, readme, store, tables, units, words  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
-
-MISSING = [name for name in ("matplotlib", "pandas", "rich") if importlib.util.find_spec(name) is None]
-WHY = f"no {' and no '.join(MISSING)} for {sys.executable}: run with build/venv/bin/python3"
 
 # Seconds per case and allocator; memory is ten times the time in MiB, the other way round.
 TIMES = {
@@ -239,7 +235,6 @@ class TablesTest(Run):
         self.assertEqual(len(tables.problem_lines(self.found)), 1)
 
 
-@unittest.skipIf(MISSING, WHY)
 class SummaryTest(Run):
     def text(self, printer, *arguments, width=110):
         from rich.console import Console
@@ -282,13 +277,13 @@ class SummaryTest(Run):
         self.assertIn("false_sharing", text)
 
     def test_without_a_terminal_it_is_plain_and_wide(self):
-        from spanalloc_bench import summary
+        from spanalloc_bench import screen, summary
 
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            console = summary.console()
+            console = screen.console()
             summary.print_summary(self.folder, console)
-        self.assertEqual(console.width, int(os.environ.get("COLUMNS") or summary.WIDE))
+        self.assertEqual(console.width, int(os.environ.get("COLUMNS") or screen.WIDE))
         self.assertNotIn("\x1b", out.getvalue())
 
 
@@ -320,7 +315,6 @@ class Links(html.parser.HTMLParser):
             self.bad.append(tag)
 
 
-@unittest.skipIf(MISSING, WHY)
 class ReportTest(Run):
     @classmethod
     def setUpClass(cls):
@@ -393,7 +387,6 @@ class ReportTest(Run):
         self.assertLess(len(self.page), 600_000)  # 4 cases; 60 must stay below 3 MB
 
 
-@unittest.skipIf(MISSING, WHY)
 class FewRoundsTest(Run):
     rounds = 1
 
@@ -420,7 +413,6 @@ class FewRoundsTest(Run):
                 self.assertIn("nothing to compare", file.read())
 
 
-@unittest.skipIf(MISSING, WHY)
 class PlotsTest(unittest.TestCase):
     def test_the_documents_and_their_picture_are_written(self):
         newest = os.path.relpath(readme.newest(os.path.join(SOURCE, "bench", "results")), SOURCE)
@@ -526,7 +518,6 @@ class NumbersTest(Run):
         self.assertIn("5 cases", words.overview(self.found))  # of 7
         self.assertRegex(words.memory_leaves_out(self.found, "standard"), "^Memory leaves out 1 case .* and 3 that are")
 
-    @unittest.skipIf(MISSING, WHY)
     def test_first_screen_and_page(self):
         from rich.console import Console
         from spanalloc_bench import report, summary
@@ -652,7 +643,6 @@ class ReadmeTest(Run):
         self.assertIn("| memory |", quoted)
         self.assertIn(quoted, printed)
 
-    @unittest.skipIf(MISSING, WHY)
     def test_the_picture(self):
         import readme_figures
 

@@ -28,13 +28,6 @@ CYCLE_S = 120.0
 AN_HOUR = 3600 / CYCLE_S  # cycles
 
 
-def setUpModule():
-    try:
-        import matplotlib, psutil  # noqa: F401, E401
-    except ImportError as missing:
-        raise unittest.SkipTest(f"{missing}: bench/requirements.txt is not installed") from None
-
-
 def slope(values):
     return levels.slope(dict(enumerate(values, 10)), CYCLE_S)
 

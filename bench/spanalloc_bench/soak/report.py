@@ -8,13 +8,14 @@ import os
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from spanalloc_bench import plots, readme, units
+from spanalloc_bench import plots, readme, screen, units
 from spanalloc_bench.soak import levels
 from spanalloc_bench.soak.programs import PROGRAMS, TITLES
 
 PICTURE = "soak.png"
 UNFINISHED = "not finished"
 MOST = 1.1  # times the least of the others' level
+VERDICTS = (0, 5)  # columns whose texts are no numbers
 HEADINGS = ("allocator", "level", "of least other", "slope, KiB an hour", "slope, % an hour", "verdict", "peak")
 ABOUT = (
     "Memory is RSS + page tables of the server's process. Level: mean of the second half, in whole cycles of the load. "
@@ -100,19 +101,10 @@ def findings(found, meta) -> list[str]:
 
 def show(samples, meta, folder, console, say):
     """Prints the tables, and draws the picture into the folder."""
-    from rich import box
-    from rich.table import Table
-
     found = rows(samples, meta)
     for program in programs_of(samples):
-        drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", title=_title(program, meta), title_justify="left",
-                      title_style="bold")
-        for i, heading in enumerate(HEADINGS):
-            drawn.add_column(heading, justify="left" if i in (0, 5) else "right", overflow="fold")
-        for row in found:
-            if row.program == program:
-                drawn.add_row(*cells(row))
-        console.print(drawn)
+        lines = [cells(row) for row in found if row.program == program]
+        console.print(screen.table(HEADINGS, lines, _title(program, meta), left=VERDICTS))
     for line in (*findings(found, meta), *notes(samples, meta), ABOUT):
         print(line)
     path = os.path.join(folder, PICTURE)

@@ -69,10 +69,7 @@ class BuiltTest(unittest.TestCase):
     """What is said of an engine that is not there; needs the suite's packages."""
 
     def test_only_what_is_no_library_of_ours_does_not_exist(self):
-        try:
-            from papers.shared.figures import run
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from papers.shared.figures import run
         from spanalloc_cli import libraries
 
         nowhere = libraries.Places("/nonexistent", "/nonexistent")
@@ -143,12 +140,8 @@ class OutcomeTest(unittest.TestCase):
         self.assertEqual(renewal.split("folder", [case], [one]), ([case], []))
 
     def test_options_are_checked_also_where_they_have_no_use(self):
-        try:
-            from papers.shared import figures
-            from papers.shared.figures import run
-            import rich  # noqa: F401
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from papers.shared import figures
+        from papers.shared.figures import run
         from spanalloc_cli import libraries
 
         nowhere = libraries.Places("/nonexistent", "/nonexistent")
@@ -180,10 +173,7 @@ class OutcomeTest(unittest.TestCase):
             self.assertEqual(said(figure, **options), wanted)
 
     def test_a_figure_that_was_run_is_listed_with_its_verdicts(self):
-        try:
-            from papers.shared.figures import papers, run
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from papers.shared.figures import papers, run
         figure = FIGURES["scalloc-7b"]
         missing = {"supermalloc": "not built: not there", "hoard": "absent: not packaged"}
         record = run.outcome(data_of(figure, [SHAPES[figure.id]], missing))
@@ -202,11 +192,8 @@ class OutcomeTest(unittest.TestCase):
         self.assertIn("| 3 | 0 | 0 |", text)
 
     def test_what_is_by_construction_is_not_counted_among_what_holds(self):
-        try:
-            from rich.console import Console
-            from papers.shared.figures import papers, run
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from rich.console import Console
+        from papers.shared.figures import papers, run
         figure = FIGURES["scalloc-table1"]
         data = data_of(figure, [SHAPES[figure.id]])
         record = run.outcome(data)
@@ -234,10 +221,7 @@ class KeptTest(unittest.TestCase):
     FACTS = {("standard", codesize.TEXT): 80716, ("jemalloc", codesize.TEXT): 675212.5}
 
     def setUp(self):
-        try:
-            from papers.shared.figures import run
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from papers.shared.figures import run
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.folder, self.outcomes = scratch.name, run
@@ -423,12 +407,8 @@ class DrawCase(unittest.TestCase):
     """Figures as JSON, as PNG and on the terminal; needs rich and matplotlib."""
 
     def draw(self, names):
-        try:
-            from rich.console import Console
-            from papers.shared.figures import run
-            import matplotlib  # noqa: F401
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from rich.console import Console
+        from papers.shared.figures import run
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w", encoding="utf-8") as nothing:
             for figure in (FIGURES[name] for name in names):
                 with self.subTest(figure.id):
@@ -447,10 +427,7 @@ class DrawTest(DrawCase):
         self.draw(DRAWN[:1])
 
     def test_a_figure_without_data_is_not_drawn(self):
-        try:
-            from papers.shared.figures import run
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from papers.shared.figures import run
         with tempfile.TemporaryDirectory() as folder:
             run.keep(Data(FIGURES["supermalloc-14"], 2, []), folder)
             self.assertFalse(os.path.exists(os.path.join(folder, "figures", "supermalloc-14.png")))
