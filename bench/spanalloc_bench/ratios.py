@@ -6,6 +6,7 @@ MIN_ROUNDS rounds; it is a tie where the 95 % interval contains 1.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 
@@ -13,26 +14,19 @@ MIN_ROUNDS = 6
 WIN, TIE, LOSS, UNDECIDED = "win", "tie", "loss", ""
 ROUNDING = 1e-12  # what it leaves of equal values is no difference
 
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
-_T = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448,
-    2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484,
-    2.0452, 2.0423,
-)
 
+@functools.lru_cache(maxsize=None)
+def student_t(freedom: float) -> float:
+    """The two-sided 95 % quantile of Student's t."""
+    from scipy.special import stdtrit
 
-def student_t(freedom: int) -> float:
-    """The two-sided 95 % quantile of Student's t; beyond the table by Fisher's expansion, right to four digits."""
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return float(stdtrit(freedom, 0.975))
 
 
 def geometric_mean(values) -> float | None:
     """None of nothing; every value is positive."""
     values = list(values)
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+    return statistics.geometric_mean(values) if values else None
 
 
 def half_interval(values) -> float:

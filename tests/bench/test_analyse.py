@@ -38,7 +38,7 @@ class IntervalTest(unittest.TestCase):
         logs = [-0.3, -0.2, -0.2, -0.1, -0.1, 0.0]
         mine = by_round([math.exp(v) * 2 for v in logs])
         ratio, low, high, rounds, verdict = analyse.paired(mine, by_round([2.0] * 6))
-        half = 2.5706 * math.sqrt(0.011) / math.sqrt(6)
+        half = 2.5705818366 * math.sqrt(0.011) / math.sqrt(6)
         self.assertAlmostEqual(ratio, math.exp(-0.15), 9)
         self.assertAlmostEqual(low, math.exp(-0.15 - half), 9)
         self.assertAlmostEqual(high, math.exp(-0.15 + half), 9)
@@ -214,7 +214,7 @@ class MeanTest(unittest.TestCase):
         # A round's mean over both cases: logarithms -0.3, -0.2, -0.2, -0.1, -0.1, 0.0 as in IntervalTest.
         logs, swing = [-0.3, -0.2, -0.2, -0.1, -0.1, 0.0], [0.4, -0.3, 0.2, -0.1, 0.3, -0.5]
         score = self.score(*([math.exp(v + sign * s) for v, s in zip(logs, swing)] for sign in (1, -1)))
-        half = 2.5706 * math.sqrt(0.011) / math.sqrt(6)
+        half = 2.5705818366 * math.sqrt(0.011) / math.sqrt(6)
         self.assertEqual((score.ties, score.verdict), (2, "win"))  # neither case is certain by itself
         self.assertAlmostEqual(score.ratio, math.exp(-0.15), 9)
         self.assertAlmostEqual(score.low, math.exp(-0.15 - half), 9)

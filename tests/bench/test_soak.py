@@ -56,7 +56,7 @@ class LevelsTest(unittest.TestCase):
         self.assertEqual(found.independent, 8)
         # By hand, in cycles: sums of squares and products 42, 20 and 6; 6 degrees of freedom, whose t is 2.4469.
         self.assertAlmostEqual(found.per_hour / AN_HOUR, 6 / 42)
-        self.assertAlmostEqual(found.half / AN_HOUR, 2.4469 * ((20 - 6 * 6 / 42) / 6 / 42) ** 0.5)
+        self.assertAlmostEqual(found.half / AN_HOUR, 2.4469118511 * ((20 - 6 * 6 / 42) / 6 / 42) ** 0.5)
         self.assertEqual(found.verdict(10_000), levels.FLAT)
         self.assertEqual(found.verdict(10), levels.UNCLEAR)  # too wide for such a level to show anything
 

@@ -57,16 +57,14 @@ def slope(by_cycle: dict[int, float], cycle_s: float) -> Slope | None:
         return None
     hours = [cycle * cycle_s / 3600 for cycle in by_cycle]
     values = list(by_cycle.values())
-    middle, mean = statistics.fmean(hours), statistics.fmean(values)
-    spread = math.fsum((x - middle) ** 2 for x in hours)
-    per_hour = math.fsum((x - middle) * (y - mean) for x, y in zip(hours, values)) / spread
-    residuals = [y - mean - per_hour * (x - middle) for x, y in zip(hours, values)]
+    line = statistics.linear_regression(hours, values)
+    residuals = [y - line.intercept - line.slope * x for x, y in zip(hours, values)]
     squares = math.fsum(r * r for r in residuals)
     alike = math.fsum(a * b for a, b in zip(residuals, residuals[1:])) / squares if squares > 0 else 0.0
     independent = n * (1 - alike) / (1 + alike) if alike > 0 else float(n)
     if n < LEAST_CYCLES:
-        return Slope(per_hour, None, independent)
+        return Slope(line.slope, None, independent)
     freedom = max(1.0, independent - 2)
     # Between two whole numbers of degrees of freedom the lower one, whose interval is the wider.
-    half = student_t(int(freedom)) * math.sqrt(squares / freedom / spread)
-    return Slope(per_hour, half, independent)
+    half = student_t(int(freedom)) * math.sqrt(squares / freedom / (n * statistics.pvariance(hours)))
+    return Slope(line.slope, half, independent)
