@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 import common
-from spanalloc_bench import readme
+from spanalloc_bench import documents
 
 # What a query is.
 SHAPES = (
@@ -74,8 +74,7 @@ def name_of(shape):
 
 
 def table(read, names, rounds):
-    lines = ["Nanoseconds a query, and MiB in memory at the peak; in bold what is least in its column's row of the times.",
-             "", f"| a query | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    lines = []
     for row, shape in enumerate(SHAPES):
         cells, times = [], {}
         for name in names:
@@ -90,8 +89,11 @@ def table(read, names, rounds):
             time, peak = times[name]
             text = f"{time:,.0f}"
             cells.append((f"**{text}**" if time == least else text) + f"; {peak / 1024:.1f}")
-        lines.append(f"| {name_of(shape)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + f"\n\nMedians of {rounds} processes each, in rotation.\n"
+        lines.append([name_of(shape), *cells])
+    return "\n".join([
+        "Nanoseconds a query, and MiB in memory at the peak; in bold what is least in its column's row of the times.", "",
+        *documents.table(["a query", *names], lines, left=range(len(names) + 1)), "",
+        f"Medians of {rounds} processes each, in rotation.\n"])
 
 
 def main():
@@ -109,14 +111,10 @@ def main():
                 read.setdefault((row, name), []).append(measured(build, shape, kind, library))
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
     text = table(read, [name for name, _, _ in rows], options.rounds)
-    if not options.place:
+    if options.place:
+        documents.write({("docs/tuning.md", options.place): text + "\n"})
+    else:
         print(text, end="")
-        return
-    path = os.path.join(common.SOURCE, "docs", "tuning.md")
-    with open(path, encoding="utf-8") as file:
-        before = file.read()
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(readme.between_markers(before, options.place, text + "\n", "docs/tuning.md"))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import subprocess
 import sys
 
 import common
-from spanalloc_bench import machine, readme
+from spanalloc_bench import documents, machine, readme
 from spanalloc_cli import libraries
 
 FIGURES = "figures"  # the marker in docs/results.md of what is measured here
@@ -106,7 +106,7 @@ def main():
         if options.only_print:
             print("\n".join(parts.values()))
         else:
-            readme.write(parts, common.SOURCE)
+            documents.write(parts)
         return
     if not options.only_print and importlib.util.find_spec("matplotlib") is None:
         sys.exit(f"the picture needs matplotlib, which {sys.executable} does not have: build/venv/bin/python3 does")
@@ -116,14 +116,14 @@ def main():
     parts = readme.quotes(run, common.SOURCE)
     if options.suite:
         with open(os.path.join(common.SOURCE, readme.RESULTS), encoding="utf-8") as file:
-            recorded = readme.inside_markers(file.read(), FIGURES, readme.RESULTS)
+            recorded = documents.inside_markers(file.read(), FIGURES, readme.RESULTS)
         parts[readme.RESULTS, FIGURES] = readme.of_today(recorded)
     else:
         parts[readme.RESULTS, FIGURES] = measured(options)
     if options.only_print:
         print("\n".join(parts.values()))
         return
-    readme.write(parts, common.SOURCE)
+    documents.write(parts)
     draw(run)
 
 

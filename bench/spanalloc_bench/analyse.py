@@ -302,12 +302,13 @@ class Analysis:
 
     # -- best, floors --
 
-    def best_other(self, case: str, allocator: str, measure) -> tuple[str, float] | None:
-        """The best median among the others: for one of ours, of the rivals; never the baseline, which frees nothing."""
+    def best_other(self, case: str, allocator: str, measure, without: str = "") -> tuple[str, float] | None:
+        """The best median among the others: for one of ours, of the rivals; never the baseline, which frees nothing, nor
+        the one called `without`."""
         facts = self.allocators[allocator]
         others = [
             name for name in self.contenders(case)
-            if name != allocator and self.allocators[name].kind is not Kind.BASELINE
+            if name not in (allocator, without) and self.allocators[name].kind is not Kind.BASELINE
             and not (facts.ours and self.allocators[name].ours)
         ]
         found = [(name, self.median(case, name, measure)) for name in others]

@@ -17,12 +17,14 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, build, csv_lines, execute, machine, old_names, packed, progress, screen, tree
+from spanalloc_bench import (
+    allocators, build, csv_lines, documents, execute, machine, old_names, packed, progress, screen, tree,
+)
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
 PROGRAM, CSV, META = "attacks", "attacks.csv", "attacks-meta.json"
-DOCUMENT = os.path.join(tree.SOURCE, "docs", "security.md")
+DOCUMENT = "docs/security.md"
 HANG_S = 10.0  # unless the caller says otherwise: a busy machine needs more
 LISTED_S = 600
 
@@ -420,20 +422,15 @@ def markdown(rows, meta) -> str:
     counted = [[title, *counts] for title, *counts in tally(rows, meta)]
     for group, of in [(_tally_heading(meta), counted), *groups]:
         named = [group, *(f"{name}<br>{versions[name]}" if versions[name] else name for name in headings[1:])]
-        lines += [f"| {' | '.join(named)} |", "|---" * len(named) + "|"]
-        for title, *cells in of:
-            lines.append(f"| {title} | " + " | ".join(_marked(text).replace("; ", "<br>") for text in cells) + " |")
-        lines.append("")
-    lines += ["| word | meaning |", "|---|---|"]
-    lines += [f"| {_marked(word)} | {meaning} |" for word, meaning in _meanings(meta).items()]
-    lines += ["| \\* | not in each of its runs; the worst is shown |", ""]
-    where = meta["machine"]
-    commit = meta["source"].get("commit", "")[:10]
+        rows = [[title, *(_marked(text).replace("; ", "<br>") for text in cells)] for title, *cells in of]
+        lines += [*documents.table(named, rows, left=range(len(named))), ""]
+    rows = [[_marked(word), meaning] for word, meaning in _meanings(meta).items()]
+    rows.append(["\\*", "not in each of its runs; the worst is shown"])
+    lines += [*documents.table(["word", "meaning"], rows, left=(0, 1)), ""]
     sizes = sorted({size for attack in meta["attacks"] for size in attack["sizes"]})
     lines.append(f"Block sizes: {', '.join(f'{size:,}' for size in sizes)} bytes (k: thousand, M: million), named where they "
                  "differ.")
-    lines.append(f"{where['system']}, Linux {where['kernel'].split('-')[0]}, {where['libc']}"
-                 + (f", commit {commit}" if commit else "") + f", {meta['started'][:10]}.")
+    lines.append(documents.origin(meta, processor=False))
     return "\n".join(lines) + "\n"
 
 
@@ -453,8 +450,6 @@ def parts(places, names) -> list[build.Part]:
 
 def command(places, *, names, attacks, with_, rounds, hang_s, out, write_document, show, say, console, building=False):
     """`building`: what is not there is built first."""
-    from spanalloc_bench import readme
-
     folder = os.path.abspath(out) if out else tree.DEFAULT_OUT
     if write_document and (names or attacks or with_):
         raise allocators.BadChoice("--write: docs/security.md holds the whole table; "
@@ -473,9 +468,5 @@ def command(places, *, names, attacks, with_, rounds, hang_s, out, write_documen
         say(f"took {progress.duration(time.monotonic() - began)}; outcomes: {os.path.join(folder, CSV)}")
     print_table(rows, meta, console)
     if write_document:
-        with open(DOCUMENT, encoding="utf-8") as file:
-            text = file.read()
-        text = readme.between_markers(text, "attacks", markdown(rows, meta), "docs/security.md")
-        with open(DOCUMENT, "w", encoding="utf-8") as file:
-            file.write(text)
+        documents.write({(DOCUMENT, "attacks"): markdown(rows, meta)})
         say(f"wrote {DOCUMENT}")

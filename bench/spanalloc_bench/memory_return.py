@@ -22,7 +22,8 @@ import threading
 import time
 
 from spanalloc_bench import (
-    allocators, attacks, build, csv_lines, execute, machine, old_names, packed, progress, readme, screen, store, tree,
+    allocators, attacks, build, csv_lines, documents, execute, machine, old_names, packed, progress, readme, screen, store,
+    tree,
 )
 from spanalloc_bench.analyse import NOTABLE
 from spanalloc_bench.soak import memory
@@ -289,6 +290,10 @@ def losses(samples, meta, moment) -> tuple[int, list[str]]:
     return judged, lost
 
 
+def headings(meta) -> list[str]:
+    return [f"MiB after {SOON_S:g} s / {meta['settings']['seconds']:g} s", *meta["allocators"]]
+
+
 def table(samples, meta) -> list[list[str]]:
     """A row a case, a column an allocator: MiB SOON_S after the first free and at the end, the least bold."""
     lines = []
@@ -317,18 +322,11 @@ def _words_of_losses(samples, meta) -> list[str]:
 
 def markdown(samples, meta, where="") -> str:
     """What docs/results.md holds. `where`: a link to the samples."""
-    seconds = meta["settings"]["seconds"]
-    lines = [f"| MiB after {SOON_S:g} s / {seconds:g} s | {' | '.join(meta['allocators'])} |",
-             "|---|" + "--:|" * len(meta["allocators"])]
-    lines += [f"| {' | '.join(row)} |" for row in table(samples, meta)]
+    lines = documents.table(headings(meta), table(samples, meta))
     problems = [f"{case}, {name}: {why}." for case, of in meta.get("problems", {}).items() for name, why in of.items()]
     for said in (*_words_of_losses(samples, meta), *problems):
         lines += ["", said]
-    lines.append("")
-    there, commit = meta["machine"], meta["source"].get("commit", "")[:10]
-    lines.append(f"{there['processor']}, {there['cores']} cores, {there['system']}, Linux {there['kernel'].split('-')[0]}, "
-                 f"{there['libc']}" + f", commit {commit}" * bool(commit) + f", {meta['started'][:10]}."
-                 + f" The samples: {where}." * bool(where))
+    lines += ["", documents.origin(meta) + f" The samples: {where}." * bool(where)]
     return "\n".join(lines) + "\n"
 
 
@@ -355,8 +353,7 @@ ALT = "Line chart: memory of each allocator over time, once a program has freed 
 def quotes(folder, source) -> dict[tuple[str, str], str]:
     """What the documents quote of a run: (document, marker) -> text."""
     samples, meta = read(folder)
-    from_results = os.path.relpath(folder, os.path.join(source, os.path.dirname(readme.RESULTS)))
-    where = f"[{os.path.relpath(folder, source)}]({from_results})"
+    where = documents.link(folder, readme.RESULTS, source)
     return {(readme.README, MARKER): brief(samples, meta), (readme.RESULTS, MARKER): markdown(samples, meta, where)}
 
 
@@ -434,8 +431,7 @@ def save_picture(samples, meta, path):
 
 
 def print_table(samples, meta, console):
-    headings = (f"MiB after {SOON_S:g} s / {meta['settings']['seconds']:g} s", *meta["allocators"])
-    console.print(screen.table(headings, [[cell.replace("**", "") for cell in line] for line in table(samples, meta)]))
+    console.print(screen.table(headings(meta), [[cell.replace("**", "") for cell in line] for line in table(samples, meta)]))
     for said in _words_of_losses(samples, meta):
         console.print(said.replace("`", ""), markup=False, highlight=False)
 
@@ -468,7 +464,7 @@ def command(places, *, names, with_, cases, seconds, megabytes, out, show, write
         save_picture(samples, meta, os.path.join(folder, PICTURE))
         say(f"picture: {os.path.join(folder, PICTURE)}")
     if write_documents:
-        readme.write(quotes(folder, tree.SOURCE), tree.SOURCE)
+        documents.write(quotes(folder, tree.SOURCE))
         save_picture(samples, meta, os.path.join(tree.SOURCE, DOCUMENT_PICTURE))
         say(f"wrote {readme.README}, {readme.RESULTS} and {DOCUMENT_PICTURE}")
     ours = {name for name, known in meta["allocators"].items() if known["ours"]}

@@ -1,4 +1,4 @@
-"""What README.md and docs/results.md quote of a run, in Markdown. Needs no package beside Python's own."""
+"""What README.md and docs/results.md quote of a run, in Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from spanalloc_bench import analyse, packed, store, tables, units, words
+from spanalloc_bench import analyse, documents, packed, store, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, NOTABLE, START_UP_KIB, TIE, TIME, WIN
 from spanalloc_cli import libraries
 
@@ -32,12 +32,11 @@ def newest(results) -> str | None:
     return max(runs)[1] if runs else None
 
 
-def _row(found, mine, other) -> str:
+def _row(found, mine, other) -> list[str]:
     time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)
-    cells = [units.ratio(time.ratio), time.tally, units.ratio(memory.ratio), memory.tally,
-             found.score(mine, other, METRIC).tally, f"{time.cases} / {memory.cases}",
-             " / ".join(map(str, tables.failed_counts(memory)))]
-    return f"| {other} | {' | '.join(cells)} |"
+    return [other, units.ratio(time.ratio), time.tally, units.ratio(memory.ratio), memory.tally,
+            found.score(mine, other, METRIC).tally, f"{time.cases} / {memory.cases}",
+            " / ".join(map(str, tables.failed_counts(memory)))]
 
 
 def _failures(found) -> list[str]:
@@ -91,15 +90,16 @@ def _table_of_losses(found, ours) -> list[str]:
         measures[METRIC] = "other number"
         said += "; other number: what the case is judged by instead of time, named in its row"
     columns = [(mine, measure) for mine in ours for measure in measures]
-    lines = [f"{said}:", "", f"| case | {' | '.join(f'`{mine}` {measures[measure]}' for mine, measure in columns)} |",
-             "|---|" + "--:|" * len(columns)]
-    for case in dict.fromkeys(case for case, _, _ in cells):
-        row = [cells.get((case, *column), "") for column in columns]
-        facts = found.cases[case]
-        number = f": `{facts.metric}`" if facts.judged_by == METRIC else ""
-        title = facts.title.replace("|", "\\|")
-        lines.append(f"| {title}{number} | {' | '.join(row)} |")
-    return lines
+    rows = [[case_title(found, case), *(cells.get((case, *column), "") for column in columns)]
+            for case in dict.fromkeys(case for case, _, _ in cells)]
+    return [f"{said}:", "",
+            *documents.table(["case", *(f"`{mine}` {measures[measure]}" for mine, measure in columns)], rows)]
+
+
+def case_title(found, case) -> str:
+    """In a table's cell, with the number that the case is judged by where that is no time."""
+    facts = found.cases[case]
+    return facts.title.replace("|", "\\|") + (f": `{facts.metric}`" if facts.judged_by == METRIC else "")
 
 
 def _no_losses(found) -> str:
@@ -113,9 +113,8 @@ def suite_table(found) -> str:
             "lost; a tie is where the 95 % interval of the per-round ratio contains 1. Other: the cases that are judged by "
             "another number than time. Failed: in how many cases, ours / the other.", ""]
     for mine in found.products():
-        text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L | other W/T/L | cases | failed |",
-                 "|---|--:|--:|--:|--:|--:|--:|--:|"]
-        text += [_row(found, mine, other) for other in found.opponents(mine)]
+        text += documents.table([f"`{mine}` against", "time", "W/T/L", "memory", "W/T/L", "other W/T/L", "cases", "failed"],
+                                [_row(found, mine, other) for other in found.opponents(mine)])
         text.append("")
         for said in (words.memory_leaves_out(found, mine), words.other_numbers(found, mine)):
             text += [said, ""] if said else []
@@ -168,13 +167,14 @@ def brief(found) -> str:
     means = [_mean_in_words(found, mine, measure, noun) for measure, noun in ((TIME, "time"), (MEMORY, "memory"))]
     text = [f"{_measured_at(found)}", "",
             f"In the mean of the cases `{mine}`{library} takes {'; '.join(means)}. Ratios are `{mine}`'s / the other's, "
-            f"geometric means: below 1 `{mine}` is better. W/T/L: cases won, tied, lost{_left_out(found, mine)}.", "",
-            f"| `{mine}` against | time | W/T/L | memory | W/T/L |", "|---|--:|--:|--:|--:|"]
+            f"geometric means: below 1 `{mine}` is better. W/T/L: cases won, tied, lost{_left_out(found, mine)}.", ""]
+    rows = []
     for other in found.rivals():
         time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)
         version = found.allocators[other].version
         name = other if not version or re.search(r"\d", other) else f"{other} ({version})"
-        text.append(f"| {name} | {units.ratio(time.ratio)} | {time.tally} | {units.ratio(memory.ratio)} | {memory.tally} |")
+        rows.append([name, units.ratio(time.ratio), time.tally, units.ratio(memory.ratio), memory.tally])
+    text += documents.table([f"`{mine}` against", "time", "W/T/L", "memory", "W/T/L"], rows)
     lost = _lost(found, [mine])
     if lost:
         counts = {name: sum(measure == which for _, _, measure in lost)
@@ -218,7 +218,7 @@ def _take_it(found, name, times) -> str:
     return "; ".join(said)
 
 
-def _library_row(found, name, base) -> str:
+def _library_row(found, name, base) -> list[str]:
     label = f"`{name}`" if found.allocators[name].ours else name
     if name == base:
         others = [other for other in [*found.ours(), *found.rivals()] if other != base]
@@ -228,7 +228,7 @@ def _library_row(found, name, base) -> str:
         times = _times(found, name, [base])
         cells = [*(units.ratio(found.score(name, base, measure).ratio) for measure in (TIME, MEMORY)),
                  _title(found, times[0]) if times else "-", _take_it(found, name, times)]
-    return f"| {label} | {' | '.join(cells)} |"
+    return [label, *cells]
 
 
 def libraries_table(found) -> str:
@@ -244,9 +244,9 @@ def libraries_table(found) -> str:
             f"{100 * NOTABLE:.0f} %.", ""]
     too_few = words.too_few_rounds(found)
     text += [f"{too_few}", ""] if too_few else []
-    text += ["| library | time | memory | takes most time at | take it for |", "|---|--:|--:|---|---|"]
-    text += [_library_row(found, name, base) for name in names]
-    text += [f"| `{name}` | - | - | not in this run | {TAKE_IT_FOR.get(name, '')} |" for name in gone]
+    rows = [_library_row(found, name, base) for name in names]
+    rows += [[f"`{name}`", "-", "-", "not in this run", TAKE_IT_FOR.get(name, "")] for name in gone]
+    text += documents.table(["library", "time", "memory", "takes most time at", "take it for"], rows, left=(0, 3, 4))
     for line in ["", *_failures(found)]:
         text += [line] if not line else [line, ""]
     return "\n".join(text)
@@ -254,11 +254,8 @@ def libraries_table(found) -> str:
 
 def which_library(folder, source) -> dict[tuple[str, str], str]:
     """What the documents quote of a run of our libraries side by side."""
-    name = os.path.relpath(folder, source)
-    if not name.startswith(os.pardir):
-        name = f"[{name}]({os.path.relpath(folder, os.path.join(source, os.path.dirname(RESULTS)))})"
-    else:
-        name = os.path.basename(os.path.abspath(folder))
+    outside = os.path.relpath(folder, source).startswith(os.pardir)
+    name = os.path.basename(os.path.abspath(folder)) if outside else documents.link(folder, RESULTS, source)
     return {(RESULTS, LIBRARIES): f"{libraries_table(analyse.load(folder))}\nThe samples: {name}.\n\n"}
 
 
@@ -268,12 +265,10 @@ def which_library(folder, source) -> dict[tuple[str, str], str]:
 def quotes(folder, source) -> dict[tuple[str, str], str]:
     """What the documents quote of a run: (document, marker) -> text."""
     found = analyse.load(folder)
-    where = os.path.relpath(folder, source)
-    from_results = os.path.relpath(folder, os.path.join(source, os.path.dirname(RESULTS)))
     return {
         (README, SUITE): f"{brief(found)}\n",
         (RESULTS, SUITE): (f"{suite_table(found)}\nEvery sample, the machine and the allocators' checksums: "
-                           f"[{where}]({from_results}).\n\n"),
+                           f"{documents.link(folder, RESULTS, source)}.\n\n"),
         (RESULTS, LOSSES): f"{losses(found)}\n",
     }
 
@@ -286,36 +281,3 @@ def of_today(text) -> str:
     old = "|".join(libraries.RECORDED_NAMES)
     renamed = re.sub(rf"(?<=spanalloc )({old}) +", lambda row: libraries.RECORDED_NAMES[row[1]].ljust(len(row[0])), text)
     return text if renamed == text else renamed.replace("\n\n", f" {TODAY}\n\n", 1)
-
-
-def inside_markers(text, name, document="README.md") -> str:
-    """What between_markers has put there."""
-    begin, end = _markers(text, name, document)
-    return text.split(begin, 1)[1].split(end, 1)[0].removeprefix("\n")
-
-
-def _markers(text, name, document):
-    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-    if begin not in text or end not in text:
-        sys.exit(f"{document} has no place for this: it lacks the line {begin.strip()} or {end}")
-    return begin, end
-
-
-def between_markers(text, name, content, document="README.md") -> str:
-    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
-    begin, end = _markers(text, name, document)
-    head, rest = text.split(begin, 1)
-    return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"
-
-
-def write(parts, source):
-    """Puts each text, by (document, marker), between its markers in the documents of the source tree."""
-    for document in dict.fromkeys(document for document, _ in parts):
-        path = os.path.join(source, document)
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        for (where, marker), content in parts.items():
-            if where == document:
-                text = between_markers(text, marker, content, document)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)

@@ -12,7 +12,7 @@ COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, attacks, readme, tree  # noqa: E402
+from spanalloc_bench import allocators, attacks, documents, tree  # noqa: E402
 from spanalloc_bench.attacks import (  # noqa: E402
     CAUGHT, CRASH, FAILED, HANG, HARM, NO_ANSWER, REFUSED, UNNOTICED, Attack, End, Row,
 )
@@ -156,13 +156,13 @@ class TableTest(unittest.TestCase):
 
     def test_it_takes_its_place_in_a_document_once(self):
         text = "before\n<!-- attacks:begin -->\nold\n<!-- attacks:end -->\nbehind\n"
-        once = readme.between_markers(text, "attacks", "new\n")
+        once = documents.between_markers(text, "attacks", "new\n")
         self.assertEqual(once, "before\n<!-- attacks:begin -->\n\nnew\n<!-- attacks:end -->\nbehind\n")
-        self.assertEqual(readme.between_markers(once, "attacks", "new\n"), once)
+        self.assertEqual(documents.between_markers(once, "attacks", "new\n"), once)
 
     def test_the_document_has_the_place(self):
-        with open(attacks.DOCUMENT, encoding="utf-8") as file:
-            readme.between_markers(file.read(), "attacks", "", "docs/security.md")
+        with open(os.path.join(SOURCE, attacks.DOCUMENT), encoding="utf-8") as file:
+            documents.between_markers(file.read(), "attacks", "", "docs/security.md")
 
     def test_rows_come_back_as_they_were(self):
         folder = tempfile.mkdtemp(prefix="spanalloc-test-")

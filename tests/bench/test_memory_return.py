@@ -16,7 +16,7 @@ COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, execute, memory_return, packed, readme, store, tree  # noqa: E402
+from spanalloc_bench import allocators, documents, execute, memory_return, packed, readme, store, tree  # noqa: E402
 from spanalloc_bench.memory_return import CSV, META, NONE, PICTURE, Case, Sample  # noqa: E402
 from spanalloc_bench.soak.memory import Memory  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
@@ -313,7 +313,7 @@ class RecordedTest(unittest.TestCase):
     def test_the_documents_quote_it(self):
         for (document, marker), content in memory_return.quotes(self.folder, SOURCE).items():
             text = self.text(document)
-            self.assertEqual(readme.between_markers(text, marker, content, document), text,
+            self.assertEqual(documents.between_markers(text, marker, content, document), text,
                              f"{document}: spanalloc bench memory-return --show --out {self.folder} --write")
 
     def test_the_document_describes_what_was_run(self):
@@ -327,7 +327,7 @@ class RecordedTest(unittest.TestCase):
     def test_the_figures_of_the_readme_are_in_the_table(self):
         """By another way than the code that wrote them."""
         said = re.search(r"goes from (\d+) MiB to (\d+) within 1 s. After 15 s the others hold (\d+) \((\S+)\) to (\d+) \((\S+)\)",
-                         readme.inside_markers(self.text(readme.README), memory_return.MARKER))
+                         documents.inside_markers(self.text(readme.README), memory_return.MARKER))
         self.assertTrue(said)
         rows = [row for row in csv.DictReader(io.StringIO(packed.content(self.folder, CSV).decode()))
                 if row["case"] == "1000:64:small"]

@@ -18,7 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import analyse, before_after, readme, store, tables, units, words  # noqa: E402
+import before_after  # noqa: E402
+from spanalloc_bench import analyse, documents, readme, store, tables, units, words  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
 
@@ -428,11 +429,11 @@ class PlotsTest(unittest.TestCase):
             for document in (readme.README, readme.RESULTS):
                 with open(os.path.join(tree, document), encoding="utf-8") as file:
                     written[document] = file.read()
-                before = readme.between_markers(written[document], readme.SUITE, "", document)
+                before = documents.between_markers(written[document], readme.SUITE, "", document)
                 if document == readme.RESULTS:
                     figures = "Measured then.\n\nspanalloc superblock  1 s\n"
-                    before = readme.between_markers(before, "figures", figures, document)
-                    written[document] = readme.between_markers(written[document], "figures", readme.of_today(figures), document)
+                    before = documents.between_markers(before, "figures", figures, document)
+                    written[document] = documents.between_markers(written[document], "figures", readme.of_today(figures), document)
                 with open(os.path.join(tree, document), "w", encoding="utf-8") as file:
                     file.write(before)
             subprocess.run([sys.executable, os.path.join(tree, "bench", "readme_figures.py"), "--suite"], check=True,
@@ -622,7 +623,7 @@ class ReadmeTest(Run):
 
     def test_the_document_has_the_place_of_the_libraries(self):
         with open(os.path.join(SOURCE, readme.RESULTS), encoding="utf-8") as file:
-            self.assertIn("| `supermalloc` |", readme.inside_markers(file.read(), readme.LIBRARIES, readme.RESULTS))
+            self.assertIn("| `supermalloc` |", documents.inside_markers(file.read(), readme.LIBRARIES, readme.RESULTS))
 
     def test_documents_quote_the_newest_run(self):
         """Whoever records a run lets `bench/readme_figures.py --suite` write it into them."""
@@ -633,7 +634,7 @@ class ReadmeTest(Run):
         for (document, marker), content in parts.items():
             with open(os.path.join(SOURCE, document), encoding="utf-8") as file:
                 text = file.read()
-            self.assertEqual(readme.between_markers(text, marker, content, document), text, f"{document}, {marker}")
+            self.assertEqual(documents.between_markers(text, marker, content, document), text, f"{document}, {marker}")
 
     def test_the_command_prints_what_it_would_write(self):
         command = [sys.executable, os.path.join(SOURCE, "bench", "readme_figures.py"), "--suite", "--print"]
@@ -654,7 +655,7 @@ class ReadmeTest(Run):
 
     def test_the_document_has_the_place_of_what_is_measured(self):
         with open(os.path.join(SOURCE, readme.RESULTS), encoding="utf-8") as file:
-            readme.between_markers(file.read(), "figures", "", readme.RESULTS)
+            documents.between_markers(file.read(), "figures", "", readme.RESULTS)
 
     def test_before_and_after(self):
         lines = before_after.table(self.folder, "jemalloc").splitlines()
@@ -676,11 +677,11 @@ class ReadmeTest(Run):
 
     def test_between_markers(self):
         text = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter <!-- figures:begin -->"
-        once = readme.between_markers(text, "bench", "new\n")
+        once = documents.between_markers(text, "bench", "new\n")
         self.assertEqual(once, "before\n<!-- bench:begin -->\n\nnew\n<!-- bench:end -->\nafter <!-- figures:begin -->")
-        self.assertEqual(readme.between_markers(once, "bench", "new\n"), once)
+        self.assertEqual(documents.between_markers(once, "bench", "new\n"), once)
         with self.assertRaisesRegex(SystemExit, "lacks the line"):
-            readme.between_markers(text, "absent", "")
+            documents.between_markers(text, "absent", "")
 
     def test_newest(self):
         with tempfile.TemporaryDirectory() as results:

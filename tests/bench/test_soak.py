@@ -256,10 +256,11 @@ class ReportTest(unittest.TestCase):
         from spanalloc_bench.soak import report
 
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "soak.md")
+            os.mkdir(os.path.join(folder, "docs"))
+            path = os.path.join(folder, report.DOCUMENT)
             with open(path, "w", encoding="utf-8") as file:
                 file.write("# Before\n\n<!-- soak:begin -->\nold\n<!-- soak:end -->\n\nafter\n")
-            report.write_document(self.samples(), self.META, path, lambda _: None)
+            report.write_document(self.samples(), self.META, folder, lambda _: None)
             with open(path, encoding="utf-8") as file:
                 text = file.read()
             self.assertIn("# Before", text)
@@ -267,7 +268,7 @@ class ReportTest(unittest.TestCase):
             self.assertNotIn("old", text)
             self.assertIn("| Redis (redis-tools 7) | level |", text)
             self.assertIn("commit 0123456789", text)
-            self.assertLess(os.path.getsize(os.path.join(folder, report.PICTURE)), 200_000)
+            self.assertLess(os.path.getsize(os.path.join(folder, "docs", report.PICTURE)), 200_000)
 
 
 class ChoiceTest(unittest.TestCase):

@@ -15,7 +15,6 @@ from spanalloc_cli import libraries
 
 PHASES = 8  # of every program, so that their cycles are equally long
 ALLOCATORS = ("standard", "glibc", "jemalloc", "mimalloc")
-DOCUMENT = os.path.join(tree.SOURCE, "docs", "soak.md")
 
 
 def newest(places, name):
@@ -146,6 +145,6 @@ def command(places, *, minutes, names, allocator_names, with_, cycle_s, seed, ou
         raise FileNotFoundError(f"{folder_path} holds no soak: `spanalloc bench soak` makes one")
     report.show(samples, meta, folder_path, console, say)
     if write:
-        report.write_document(samples, meta, DOCUMENT, say)
+        report.write_document(samples, meta, tree.SOURCE, say)
     ours = {name for name, known in meta["settings"]["allocators"].items() if known["ours"]}
     return not any(ours & set(facts["problems"]) for facts in meta["programs"].values())

@@ -8,11 +8,11 @@ import os
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from spanalloc_bench import plots, readme, screen, units
+from spanalloc_bench import documents, plots, screen, units
 from spanalloc_bench.soak import levels
 from spanalloc_bench.soak.programs import PROGRAMS, TITLES
 
-PICTURE = "soak.png"
+DOCUMENT, PICTURE = "docs/soak.md", "soak.png"
 UNFINISHED = "not finished"
 MOST = 1.1  # times the least of the others' level
 VERDICTS = (0, 5)  # columns whose texts are no numbers
@@ -183,24 +183,16 @@ def markdown(samples, meta) -> str:
     found = rows(samples, meta)
     lines = ["![memory of three servers under each allocator over time](soak.png)", ""]
     for program in programs_of(samples):
-        lines += [f"| {_title(program, meta)} | {' | '.join(HEADINGS[1:])} |", "|---|--:|--:|--:|--:|---|--:|"]
-        lines += [f"| {' | '.join(cells(row))} |" for row in found if row.program == program]
-        lines.append("")
+        of = [cells(row) for row in found if row.program == program]
+        lines += [*documents.table([_title(program, meta), *HEADINGS[1:]], of, left=VERDICTS), ""]
     lines += [" ".join(findings(found, meta)), ""] if findings(found, meta) else []
-    where, commit = meta["machine"], meta["source"].get("commit", "")[:10]
     started = min((facts["started"] for facts in meta["programs"].values()), default="")
-    lines.append(" ".join(notes(samples, meta)) + f" {where['processor']}, {where['cores']} cores, {where['system']}, Linux "
-                 f"{where['kernel'].split('-')[0]}, {where['libc']}" + (f", commit {commit}" if commit else "")
-                 + f", {started[:10]}.")
+    lines.append(" ".join([*notes(samples, meta), documents.origin({**meta, "started": started})]))
     return "\n".join(lines) + "\n"
 
 
-def write_document(samples, meta, path, say):
-    """Puts tables and picture into the document between its markers."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    text = readme.between_markers(text, "soak", markdown(samples, meta), os.path.relpath(path, os.path.dirname(path)))
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    save_picture(samples, meta, os.path.join(os.path.dirname(path), PICTURE))
-    say(f"wrote {path}")
+def write_document(samples, meta, source, say):
+    """Puts tables and picture into the document of the source tree."""
+    documents.write({(DOCUMENT, "soak"): markdown(samples, meta)}, source)
+    save_picture(samples, meta, os.path.join(source, os.path.dirname(DOCUMENT), PICTURE))
+    say(f"wrote {DOCUMENT}")
