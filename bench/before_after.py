@@ -11,7 +11,7 @@ in which an older build took part:
 import argparse
 import sys
 
-import common  # noqa: F401  # finds the packages
+import common  # noqa: F401  # which finds the packages
 from spanalloc_bench import analyse, documents, readme, units, words
 from spanalloc_bench.analyse import MEMORY
 from spanalloc_bench.model import Kind

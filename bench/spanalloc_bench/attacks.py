@@ -14,7 +14,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-import sys
 import time
 
 from spanalloc_bench import (
@@ -218,39 +217,21 @@ def attack_once_and_again(program, attack, size, allocator, rounds=None, hang_s=
             for (outcome, observed), runs in sorted(seen.items(), key=lambda item: -item[1])]
 
 
-class _Display:
-    """How far it is: a line that is overwritten on a terminal, else a line every ten seconds."""
-
-    def __init__(self, total):
-        self.total, self.done = total, 0
-        self.began = self.last = time.monotonic()
-
-    def add(self, text):
-        self.done += 1
-        now = time.monotonic()
-        left = progress.duration((now - self.began) / self.done * (self.total - self.done))
-        line = f"[{self.done}/{self.total}] {text}, about {left} left"
-        if sys.stderr.isatty():
-            print(f"\r{line:100.100}", end="\n" if self.done == self.total else "", file=sys.stderr, flush=True)
-        elif now - self.last >= progress.EVERY_S:
-            self.last = now
-            print(line, file=sys.stderr, flush=True)
-
-
 def run(places, attacks, chosen, rounds=None, hang_s=HANG_S) -> list[Row]:
     """Every attack on every allocator."""
     program = os.path.join(tree.workloads(places), PROGRAM)
     execute.prepare_this_process()
     allocators.require_used(places, chosen, program)
     cells = [(attack, size, allocator) for attack in attacks for size in attack.sizes for allocator in chosen]
-    display = _Display(len(cells))
-    rows = []
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    rows, began = [], time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, progress.Bar() as bar:
         waiting = [pool.submit(attack_once_and_again, program, *cell, rounds, hang_s) for cell in cells]
         try:
-            for (attack, size, allocator), made in zip(cells, waiting):
+            for done, ((attack, size, allocator), made) in enumerate(zip(cells, waiting), start=1):
                 rows += made.result()
-                display.add(f"{attack.name} {size}, {allocator.name}")
+                each = (time.monotonic() - began) / done
+                bar.show(done, len(cells), f"{attack.name} {size}, {allocator.name}",
+                         progress.left(each * (len(cells) - done)))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 from spanalloc_bench import allocators, progress, tree
@@ -221,12 +220,14 @@ def _run(command, what, log, say):
     # lock so lasts as long as the build even where this process is killed.
     with subprocess.Popen(command, env={**os.environ, "NINJA_STATUS": "[%f/%t] "}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          start_new_session=True, pass_fds=(log.fileno(),)) as process, _Display(say) as display:
+                          start_new_session=True, pass_fds=(log.fileno(),)) as process, progress.Bar(say) as bar:
         try:
             for line in process.stdout:
                 log.write(line)
                 last = [*last[-LAST_WORDS + 1:], line.rstrip()]
-                display.add(line.rstrip())
+                step = re.match(r"\[(\d+)/(\d+)\] .*?([^\s/]+)$", last[-1])  # "[3/12] Linking CXX executable bench/larson"
+                if step:
+                    bar.show(int(step[1]), int(step[2]), step[3])
         except BaseException:
             os.killpg(process.pid, signal.SIGINT)
             process.wait()
@@ -235,36 +236,3 @@ def _run(command, what, log, say):
     if process.returncode:
         say("\n".join(last))
         raise Failed(f"{what} failed; all of its output is in {log.name}")
-
-
-class _Display:
-    """How far it is: a bar on a terminal, else a line every ten seconds. A context manager."""
-
-    def __init__(self, say):
-        self.say, self.last, self.bar = say, time.monotonic(), None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(),
-                       TimeElapsedColumn())
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task("building", total=None)
-
-    def __enter__(self):
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *exception):
-        if self.bar:
-            self.bar.stop()
-
-    def add(self, line):
-        step = re.match(r"\[(\d+)/(\d+)\] .*?([^\s/]+)$", line)  # "[3/12] Linking CXX executable bench/larson"
-        if self.bar:
-            if step:
-                self.bar.update(self.task, completed=int(step[1]), total=int(step[2]), description=f"{step[3]:.24}")
-        elif time.monotonic() - self.last >= progress.EVERY_S:
-            self.last = time.monotonic()
-            self.say(f"    {line:.100}")

@@ -192,36 +192,6 @@ def _weight(cell) -> float:
     return cell.cores ** 1.3 * (3 if cell.length == LONG else 1)
 
 
-class Progress:
-    """A line on a terminal, else one every ten seconds."""
-
-    def __init__(self, cells, workers):
-        self.left, self.total, self.done, self.workers = sum(map(_weight, cells)), len(cells), 0, workers
-        self.began, self.worked, self.last = time.monotonic(), 0.0, 0.0
-
-    def show(self, text, end=""):
-        remaining = ""
-        if self.worked > 0:
-            spent = time.monotonic() - self.began
-            remaining = f", about {progress.duration(spent * self.left / self.worked)} left"
-        line = f"[{self.done}/{self.total}] {text}{remaining}"
-        if sys.stderr.isatty():
-            print(f"\r{line:100.100}", end=end, file=sys.stderr, flush=True)
-        elif time.monotonic() - self.last >= progress.EVERY_S or end:
-            self.last = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
-
-    def add(self, cell, row):
-        self.done += 1
-        self.worked += _weight(cell)
-        self.left -= _weight(cell)
-        of = f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}"
-        if row.status != OK:
-            self.show(f"{of}: {row.status}: {row.problem}", end="\n")
-        else:
-            self.show(of)
-
-
 def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
     """Simulates what the folder does not have yet; the rows of all cells. `words`: the command's, for the record."""
     os.makedirs(folder, exist_ok=True)
@@ -236,7 +206,7 @@ def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
     free = queue.SimpleQueue()
     for cpu in cpus:
         free.put(cpu)
-    shown = Progress(wanted, len(cpus))
+    began, worked, weight = time.monotonic(), 0.0, sum(map(_weight, wanted))
 
     def one(cell):
         cpu = free.get()
@@ -245,21 +215,24 @@ def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
         finally:
             free.put(cpu)
 
-    with simulator.Simulator(plugin) as machine, concurrent.futures.ThreadPoolExecutor(len(cpus)) as pool:
+    with simulator.Simulator(plugin) as machine, concurrent.futures.ThreadPoolExecutor(len(cpus)) as pool, \
+            progress.Bar() as bar:
         futures = [pool.submit(one, cell) for cell in wanted]
         try:
-            for future in concurrent.futures.as_completed(futures):
+            for done, future in enumerate(concurrent.futures.as_completed(futures), start=1):
                 cell, row = future.result()
                 append(folder, row)
                 rows[row.key] = row
-                shown.add(cell, row)
+                of = f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}"
+                if row.status != OK:
+                    bar.print(f"{of}: {row.status}: {row.problem}")
+                worked += _weight(cell)
+                bar.show(done, len(wanted), of, progress.left((time.monotonic() - began) * (weight / worked - 1)))
         except BaseException:
             for future in futures:
                 future.cancel()
             machine.stop()
             raise
-    if sys.stderr.isatty() and wanted:
-        print(file=sys.stderr)
     return [rows[cell.key] for cell in cells]
 
 

@@ -5,6 +5,7 @@ Nothing is drawn while a run is measured: the bar changes only between two runs,
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -56,24 +57,20 @@ def duration(seconds) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Progress:
-    """Shows it. A context manager; `say` prints what belongs above the bar."""
+class Bar:
+    """Shows it. A context manager. `say` takes what is shown where there is no terminal, a line each `every_s`."""
 
-    def __init__(self, cells, samples, say):
-        self.total = len(cells)
-        self.count = 0
-        self.estimate = Estimate(cells, samples)
-        self.say = say
-        self.bar = None
-        self.last_line = 0.0
+    def __init__(self, say=None, every_s=None):
+        self.say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self.every_s, self.last, self.bar = EVERY_S if every_s is None else every_s, -math.inf, None
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichBar, TextColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(),
-                       TextColumn("{task.fields[left]}"))
-            self.bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-            self.task = self.bar.add_task("starting", total=self.total, left="")
+                       TextColumn("{task.fields[note]}"))
+            self.bar = RichBar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+            self.task = self.bar.add_task("starting", total=None, note="")
 
     def __enter__(self):
         if self.bar:
@@ -84,16 +81,38 @@ class Progress:
         if self.bar:
             self.bar.stop()
 
-    def begin(self, cell):
-        self.began = time.monotonic()
-        what = f"round {cell.round}: {cell.case.id}, {cell.allocator.name}"
-        left = f"about {duration(self.estimate.seconds())} left"
+    def show(self, done, total, what, note=""):
         if self.bar:
             room = max(20, min(60, self.bar.console.width - 70))
-            self.bar.update(self.task, description=f"{what:{room}.{room}}", completed=self.count, left=left, refresh=True)
-        elif self.began - self.last_line >= EVERY_S:
-            self.last_line = self.began
-            self.say(f"[{self.count}/{self.total}] {what} ({left})")
+            self.bar.update(self.task, description=f"{what:{room}.{room}}", completed=done, total=total, note=note,
+                            refresh=True)
+        elif time.monotonic() - self.last >= self.every_s:
+            self.last = time.monotonic()
+            self.say(f"[{done}/{total}] {what}" + (f" ({note})" if note else ""))
+
+    def print(self, text):
+        """What belongs above the bar."""
+        if self.bar:
+            self.bar.console.print(text, markup=False, highlight=False)
+        else:
+            self.say(text)
+
+
+def left(seconds) -> str:
+    return f"about {duration(seconds)} left"
+
+
+class Progress(Bar):
+    """How far the cells of a run are."""
+
+    def __init__(self, cells, samples, say):
+        super().__init__(say)
+        self.total, self.count, self.estimate = len(cells), 0, Estimate(cells, samples)
+
+    def begin(self, cell):
+        self.began = time.monotonic()
+        self.show(self.count, self.total, f"round {cell.round}: {cell.case.id}, {cell.allocator.name}",
+                  left(self.estimate.seconds()))
 
     def end(self, cell, sample):
         self.count += 1
@@ -103,9 +122,3 @@ class Progress:
     def skip(self, cell):
         self.count += 1
         self.estimate.done(cell)
-
-    def print(self, text):
-        if self.bar:
-            self.bar.console.print(text, markup=False, highlight=False)
-        else:
-            self.say(text)

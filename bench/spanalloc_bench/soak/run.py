@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +18,7 @@ from spanalloc_bench.soak import memory, programs
 from spanalloc_bench.soak.phases import TICK_S, Schedule
 from spanalloc_bench.soak.records import Sample
 
-SAMPLE_S = 5.0
+SAMPLE_S, SAID_S = 5.0, 60.0
 SOCKET_PATH_BYTES = 100  # of the 108 that the kernel takes
 
 
@@ -133,31 +132,11 @@ class Soaked:
         return found
 
 
-class Display:
-    """How far it is: a line that is overwritten on a terminal, else a line a minute."""
-
-    EVERY_S = 60.0
-
-    def __init__(self, seconds):
-        self.seconds, self.began, self.last = seconds, time.monotonic(), 0.0
-
-    def show(self, samples):
-        now = time.monotonic()
-        left = progress.duration(max(1, self.seconds - (now - self.began)))
-        by_program = {}
-        for sample in samples:
-            by_program.setdefault(sample.program, []).append(f"{sample.memory_kib / 1024:.0f}")
-        text = "; ".join(f"{name} {' '.join(sizes)}" for name, sizes in by_program.items())
-        line = f"{left} left; MiB of each allocator's server: {text}"
-        if sys.stderr.isatty():
-            print(f"\r{line:110.110}", end="", file=sys.stderr, flush=True)
-        elif now - self.last >= self.EVERY_S:
-            self.last = now
-            print(line, file=sys.stderr, flush=True)
-
-    def end(self):
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
+def _sizes(samples) -> str:
+    by_program = {}
+    for sample in samples:
+        by_program.setdefault(sample.program, []).append(f"{sample.memory_kib / 1024:.0f}")
+    return "; ".join(f"{name} {' '.join(sizes)}" for name, sizes in by_program.items())
 
 
 def soak(places, names, chosen, seconds, cycle_s, seed, append) -> dict[str, dict]:
@@ -185,17 +164,17 @@ def soak(places, names, chosen, seconds, cycle_s, seed, append) -> dict[str, dic
 
 def _watch(running, seconds, append) -> dict[str, float]:
     """Samples until the last program's load has ended; the most that each was behind its schedule."""
-    display, late = Display(seconds), {}
     interval = min(SAMPLE_S, max(TICK_S, seconds / 200))
-    due = time.monotonic() + interval
-    while any(one.thread.is_alive() for one in running):
-        time.sleep(max(0.0, due - time.monotonic()))
-        due = max(due + interval, time.monotonic())
-        samples = [sample for one in running for sample in one.sample()]
-        if samples:
-            append(samples)
-            display.show(samples)
-        for one in running:
-            late[one.name] = max(late.get(one.name, 0.0), one.late_s)
-    display.end()
+    began, late = time.monotonic(), {}
+    due = began + interval
+    with progress.Bar(every_s=SAID_S) as bar:
+        while any(one.thread.is_alive() for one in running):
+            time.sleep(max(0.0, due - time.monotonic()))
+            due = max(due + interval, time.monotonic())
+            samples = [sample for one in running for sample in one.sample()]
+            if samples:
+                append(samples)
+                bar.show(round(time.monotonic() - began), round(seconds), f"MiB of each server: {_sizes(samples)}")
+            for one in running:
+                late[one.name] = max(late.get(one.name, 0.0), one.late_s)
     return late
