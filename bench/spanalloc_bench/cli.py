@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import os
 import shlex
 import signal
@@ -128,20 +129,29 @@ NO_BUILD = typer.Option(
 )
 
 
-def _guarded(work, kept="What was measured is kept: the same command goes on from there."):
-    """Runs `work()`; what a user can mend ends in one line. `kept`: what an interruption leaves."""
-    from spanalloc_bench import execute
+def _guarded(kept="What was measured is kept: the same command goes on from there."):
+    """Of a command: what a user can mend ends in one line. `kept`: what an interruption leaves."""
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return work()
-    except (allocators.BadChoice, build.Failed, schedule.Mixed, store.InUse, store.Damaged, libraries.Missing, FileNotFoundError) as error:
-        return _fail(error)
-    except OSError as error:
-        return _fail(f"{error.filename or 'the results'}: {error.strerror}")
-    except KeyboardInterrupt:
-        execute.end_all_but(set())
-        return _fail(f"interrupted. {kept}", INTERRUPTED)
+    def decorated(command):
+        @functools.wraps(command)
+        def guarded(*arguments, **options):
+            from spanalloc_bench import execute
+
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            try:
+                return command(*arguments, **options)
+            except (allocators.BadChoice, build.Failed, schedule.Mixed, store.InUse, store.Damaged, libraries.Missing,
+                    FileNotFoundError) as error:
+                return _fail(error)
+            except OSError as error:
+                return _fail(f"{error.filename or 'the results'}: {error.strerror}")
+            except KeyboardInterrupt:
+                execute.end_all_but(set())
+                return _fail(f"interrupted. {kept}", INTERRUPTED)
+
+        return guarded
+
+    return decorated
 
 
 # ---- what is to be run ----
@@ -195,6 +205,7 @@ def _contenders(names, with_, ablations, nbbs, planned=False):
 
 
 @app.command("run", context_settings=HELP_SETTINGS)
+@_guarded()
 def run_command(
     quick: bool = typer.Option(False, "--quick", help="Small parameters, few cases: under 5 minutes on 2 cores."),
     rounds: Optional[int] = ROUNDS_OPTION,
@@ -233,42 +244,39 @@ def run_command(
                spanalloc bench run --with mine=./libmine.so --out /tmp/mine
     """
 
-    def work():
-        folder = os.path.abspath(out) if out else QUICK_OUT if quick else tree.DEFAULT_OUT
-        cases = _cases(("quick",) if quick else ("full",), only)
-        count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
-        if not no_build and not list_:
-            build.make(_places, build.helpers(_places), _say)  # which check what --with names
-        chosen = _contenders(names, with_, ablations, nbbs, planned=not no_build)
-        cells = schedule.balanced_cells(cases, chosen, count)
-        if not cells:
-            raise allocators.BadChoice("none of these contenders runs in any of these cases")
-        taking_part = {cell.allocator.name: cell.allocator for cell in cells}
-        if list_:
-            _print_cases([case for case in cases if schedule.contenders(case, chosen)])
-            to_build = [a.name for a in taking_part.values()
-                        if a.missing and not no_build and build.of_contenders(_places, [a.name])]
-            _print_contenders([dataclasses.replace(a, missing="not built yet: the run builds it") if a.name in to_build else a
-                               for a in chosen])
-            runs = [cell for cell in cells if not cell.allocator.missing or cell.allocator.name in to_build]
-            guess = progress.duration(progress.Estimate(runs, []).seconds())
-            print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
-            return
-        # Before an hour of measuring, so that what they lack, or an edit meanwhile, does not spoil its end.
-        import psutil  # noqa: F401
-        from spanalloc_bench import report, summary  # noqa: F401
+    folder = os.path.abspath(out) if out else QUICK_OUT if quick else tree.DEFAULT_OUT
+    cases = _cases(("quick",) if quick else ("full",), only)
+    count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    if not no_build and not list_:
+        build.make(_places, build.helpers(_places), _say)  # which check what --with names
+    chosen = _contenders(names, with_, ablations, nbbs, planned=not no_build)
+    cells = schedule.balanced_cells(cases, chosen, count)
+    if not cells:
+        raise allocators.BadChoice("none of these contenders runs in any of these cases")
+    taking_part = {cell.allocator.name: cell.allocator for cell in cells}
+    if list_:
+        _print_cases([case for case in cases if schedule.contenders(case, chosen)])
+        to_build = [a.name for a in taking_part.values()
+                    if a.missing and not no_build and build.of_contenders(_places, [a.name])]
+        _print_contenders([dataclasses.replace(a, missing="not built yet: the run builds it") if a.name in to_build else a
+                           for a in chosen])
+        runs = [cell for cell in cells if not cell.allocator.missing or cell.allocator.name in to_build]
+        guess = progress.duration(progress.Estimate(runs, []).seconds())
+        print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
+        return
+    # Before an hour of measuring, so that what they lack, or an edit meanwhile, does not spoil its end.
+    import psutil  # noqa: F401
+    from spanalloc_bench import report, summary  # noqa: F401
 
-        if not no_build:
-            build.make(_places, [*build.of_contenders(_places, taking_part), *build.of_cases(_places, cases)], _say)
-            chosen = _contenders(names, with_, ablations, nbbs)
-        schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
-        _require_results(folder, cases)
-        summary.print_groups(folder, screen.console())
-        _show(folder)
-        print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")
-        _judge_ours(folder, cases, chosen)
-
-    _guarded(work)
+    if not no_build:
+        build.make(_places, [*build.of_contenders(_places, taking_part), *build.of_cases(_places, cases)], _say)
+        chosen = _contenders(names, with_, ablations, nbbs)
+    schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
+    _require_results(folder, cases)
+    summary.print_groups(folder, screen.console())
+    _show(folder)
+    print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")
+    _judge_ours(folder, cases, chosen)
 
 
 def _show(folder):
@@ -304,6 +312,7 @@ def _judge_ours(folder, cases, chosen):
 
 
 @app.command("report", short_help="Print a run's summary once more, and write its report.", context_settings=HELP_SETTINGS)
+@_guarded()
 def report_command(
     folder: Optional[str] = typer.Argument(None, metavar="[DIR]", help="A run's folder. Default: out/bench."),
     tables: bool = typer.Option(False, "--tables", help="Also print the table of every case."),
@@ -319,27 +328,25 @@ def report_command(
                spanalloc bench report out/bench --only larson
     """
 
-    def work():
-        from spanalloc_bench import packed, summary
+    from spanalloc_bench import packed, summary
 
-        where = os.path.abspath(folder) if folder else tree.DEFAULT_OUT
-        if not packed.path(where, store.SAMPLES):
-            raise FileNotFoundError(f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
-        if only:
-            ids = dict.fromkeys(sample.case for sample in store.samples(where))
-            chosen = [i for i in ids if any(fnmatch.fnmatchcase(i, p) or p in i for p in only)]
-            if not chosen:
-                raise allocators.BadChoice(f"{where} has no case with {' or '.join(only)} in its name")
-            summary.print_case_tables(where, screen.console(), chosen)
-            return
-        _show(where)
-        if tables:
-            summary.print_case_tables(where, screen.console())
-
-    _guarded(work)
+    where = os.path.abspath(folder) if folder else tree.DEFAULT_OUT
+    if not packed.path(where, store.SAMPLES):
+        raise FileNotFoundError(f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
+    if only:
+        ids = dict.fromkeys(sample.case for sample in store.samples(where))
+        chosen = [i for i in ids if any(fnmatch.fnmatchcase(i, p) or p in i for p in only)]
+        if not chosen:
+            raise allocators.BadChoice(f"{where} has no case with {' or '.join(only)} in its name")
+        summary.print_case_tables(where, screen.console(), chosen)
+        return
+    _show(where)
+    if tables:
+        summary.print_case_tables(where, screen.console())
 
 
 @app.command("keep", short_help="Copy a run's samples, compressed, to be kept.", context_settings=HELP_SETTINGS)
+@_guarded(kept="Nothing was changed.")
 def keep_command(
     folder: str = typer.Argument(..., metavar="DIR", help="A run's folder."),
     destination: str = typer.Argument(..., metavar="DESTINATION", help="The folder to be made, for example in bench/results."),
@@ -356,16 +363,14 @@ def keep_command(
     Example:  spanalloc bench keep out/bench bench/results/2030-01-31-my-machine --picture standing.png
     """
 
-    def work():
-        from spanalloc_bench import keep
+    from spanalloc_bench import keep
 
-        kept = keep.keep(folder, destination, pictures or ())
-        print(f"{destination}: {kept.files} files, {kept.lines:,} lines, {kept.bytes / 1e6:.2f} MB")
-
-    _guarded(work, kept="Nothing was changed.")
+    kept = keep.keep(folder, destination, pictures or ())
+    print(f"{destination}: {kept.files} files, {kept.lines:,} lines, {kept.bytes / 1e6:.2f} MB")
 
 
 @app.command("list", short_help="List the cases and the contenders.", context_settings=HELP_SETTINGS)
+@_guarded()
 def list_command(
     quick: bool = typer.Option(False, "--quick", help="Only the cases of the quick suite."),
     only: Optional[List[str]] = typer.Option(
@@ -374,18 +379,15 @@ def list_command(
 ):
     """List the cases of the suite and the contenders of this machine; for what is missing, how to get it."""
 
-    def work():
-        cases = _cases(("quick",) if quick else ("full", "quick"), only)
-        _print_cases(cases)
-        found = _contenders(None, None, True, None)
-        _print_contenders(found)
-        if any(contender.missing and build.of_contenders(_places, [contender.name]) for contender in found):
-            print("What is not built yet is built by the command that runs it.")
-        named = allocators.by_name_only(_places)
-        print("Only where --allocators names them: " + ", ".join(
-            contender.name + " (not built)" * bool(contender.missing) for contender in named))
-
-    _guarded(work)
+    cases = _cases(("quick",) if quick else ("full", "quick"), only)
+    _print_cases(cases)
+    found = _contenders(None, None, True, None)
+    _print_contenders(found)
+    if any(contender.missing and build.of_contenders(_places, [contender.name]) for contender in found):
+        print("What is not built yet is built by the command that runs it.")
+    named = allocators.by_name_only(_places)
+    print("Only where --allocators names them: " + ", ".join(
+        contender.name + " (not built)" * bool(contender.missing) for contender in named))
 
 
 def _print_cases(cases):
@@ -406,6 +408,7 @@ def _print_contenders(found):
 
 
 @app.command("figure", short_help="Reproduce a figure or table of one of the papers.", context_settings=HELP_SETTINGS)
+@_guarded()
 def figure_command(
     figure: str = typer.Argument(
         ..., metavar="ID|PAPER|all|list", autocompletion=complete_figure,
@@ -437,23 +440,21 @@ def figure_command(
                spanalloc bench figure scalloc-6a
     """
 
-    def work():
-        from papers.shared import figures
+    from papers.shared import figures
 
-        if figure != "list":
-            import psutil  # noqa: F401  # before anything is built or measured
-        try:
-            empty = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
-                                    console=screen.console(), building=not no_build)
-        except figures.UnknownFigure as error:
-            raise allocators.BadChoice(str(error)) from None
-        if empty:
-            _fail(f"nothing could be measured of {', '.join(empty)}", 1)
-
-    _guarded(work)
+    if figure != "list":
+        import psutil  # noqa: F401  # before anything is built or measured
+    try:
+        empty = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
+                                console=screen.console(), building=not no_build)
+    except figures.UnknownFigure as error:
+        raise allocators.BadChoice(str(error)) from None
+    if empty:
+        _fail(f"nothing could be measured of {', '.join(empty)}", 1)
 
 
 @app.command("papers", short_help="List every claim of the papers with its verdict.", context_settings=HELP_SETTINGS)
+@_guarded()
 def papers_command(
     results: Optional[str] = typer.Option(
         None, "--results", metavar="DIR", help="Folder that the figures were run into. Default: out/bench."
@@ -472,40 +473,36 @@ def papers_command(
                spanalloc bench papers --write
     """
 
-    def work():
-        from papers.shared import figures
+    from papers.shared import figures
 
-        first = os.path.abspath(results) if results else tree.DEFAULT_OUT
-        text = figures.papers(first, *map(os.path.abspath, more or []))
-        if not write:
-            print(text, end="")
-            return
-        path = os.path.join(tree.SOURCE, "docs", "papers.md")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        print(f"wrote {path}")
-
-    _guarded(work)
+    first = os.path.abspath(results) if results else tree.DEFAULT_OUT
+    text = figures.papers(first, *map(os.path.abspath, more or []))
+    if not write:
+        print(text, end="")
+        return
+    path = os.path.join(tree.SOURCE, "docs", "papers.md")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    print(f"wrote {path}")
 
 
 @app.command(
     "manycore", short_help="Simulate machines of 1 to 64 cores.", add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
+@_guarded()
 def manycore_command(context: typer.Context):
     """Speed-up and cache transfers for 1 to 64 cores on a simulated machine; --help tells its options and times."""
 
-    def work():
-        from spanalloc_bench import manycore
+    from spanalloc_bench import manycore
 
-        code = manycore.command(_places, context.args)
-        if code:
-            raise typer.Exit(code)
-
-    _guarded(work)
+    code = manycore.command(_places, context.args)
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command("peers", context_settings=HELP_SETTINGS)
+@_guarded(kept="Peers that were built are kept.")
 def peers_command(
     only: Optional[List[str]] = typer.Argument(
         None, metavar="[NAME...]", autocompletion=complete_peer,
@@ -539,18 +536,16 @@ def peers_command(
                spanalloc bench peers --originals
     """
 
-    def work():
-        from spanalloc_bench import originals as of_papers, peers
+    from spanalloc_bench import originals as of_papers, peers
 
-        if not no_build:
-            build.make(_places, build.helpers(_places), _say)  # which check what was built
-        if (of_papers if originals else peers).command(_places, only or [], _say):
-            raise typer.Exit(1)
-
-    _guarded(work, kept="Peers that were built are kept.")
+    if not no_build:
+        build.make(_places, build.helpers(_places), _say)  # which check what was built
+    if (of_papers if originals else peers).command(_places, only or [], _say):
+        raise typer.Exit(1)
 
 
 @app.command("attacks", short_help="See what allocators do when memory is misused.", context_settings=HELP_SETTINGS)
+@_guarded(kept="An earlier run's outcomes are as they were.")
 def attacks_command(
     attacks: Optional[str] = typer.Option(
         None, "--attacks", "-k", metavar="A,B", help="Only these attacks, by name; --list shows them. Default: all."
@@ -597,23 +592,21 @@ def attacks_command(
                spanalloc bench attacks --with mine=./libmine.so --out /tmp/mine
     """
 
-    def work():
-        from spanalloc_bench import attacks as suite
+    from spanalloc_bench import attacks as suite
 
-        if list_:
-            if not no_build:
-                build.make(_places, [build.program(_places, suite.PROGRAM)], _say)
-            screen.console().print(screen.table(("attack", "what it is", "bytes", "processes"), [
-                (attack.name, f"{attack.group}: {attack.title}", ", ".join(map(str, attack.sizes)), str(attack.repeat))
-                for attack in suite.chosen_attacks(suite.catalogue(_places), attacks)]))
-            return
-        suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s, out=out,
-                      write_document=write, show=show, say=_say, console=screen.console(), building=not no_build)
-
-    _guarded(work, kept="An earlier run's outcomes are as they were.")
+    if list_:
+        if not no_build:
+            build.make(_places, [build.program(_places, suite.PROGRAM)], _say)
+        screen.console().print(screen.table(("attack", "what it is", "bytes", "processes"), [
+            (attack.name, f"{attack.group}: {attack.title}", ", ".join(map(str, attack.sizes)), str(attack.repeat))
+            for attack in suite.chosen_attacks(suite.catalogue(_places), attacks)]))
+        return
+    suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s, out=out,
+                  write_document=write, show=show, say=_say, console=screen.console(), building=not no_build)
 
 
 @app.command("soak", short_help="See whether the memory of servers grows.", context_settings=HELP_SETTINGS)
+@_guarded(kept="Programs that were finished are kept: the same command starts the others anew.")
 def soak_command(
     minutes: float = typer.Option(40.0, "--minutes", "-m", min=0.1, metavar="N", help="How long the load goes on."),
     names: Optional[str] = typer.Option(
@@ -663,21 +656,19 @@ def soak_command(
                spanalloc bench soak --report --write
     """
 
-    def work():
-        from spanalloc_bench.soak import command
+    from spanalloc_bench.soak import command
 
-        if not command.command(
-            _places, minutes=minutes, names=names, allocator_names=allocators_, with_=with_ or (), cycle_s=cycle,
-            seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=screen.console(),
-            building=not no_build,
-        ):
-            raise typer.Exit(1)
-
-    _guarded(work, kept="Programs that were finished are kept: the same command starts the others anew.")
+    if not command.command(
+        _places, minutes=minutes, names=names, allocator_names=allocators_, with_=with_ or (), cycle_s=cycle,
+        seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=screen.console(),
+        building=not no_build,
+    ):
+        raise typer.Exit(1)
 
 
 @app.command("memory-return", short_help="See how much memory comes back once most of a heap is freed.",
              context_settings=HELP_SETTINGS)
+@_guarded(kept="An earlier run's samples are as they were.")
 def memory_return_command(
     names: Optional[str] = typer.Option(
         None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
@@ -717,16 +708,13 @@ def memory_return_command(
                spanalloc bench memory-return --show
     """
 
-    def work():
-        from spanalloc_bench import memory_return
+    from spanalloc_bench import memory_return
 
-        if not memory_return.command(
-            _places, names=names, with_=with_ or (), cases=cases or (), seconds=seconds, megabytes=megabytes, out=out,
-            show=show, write_documents=write, say=_say, console=screen.console(), building=not no_build,
-        ):
-            raise typer.Exit(1)
-
-    _guarded(work, kept="An earlier run's samples are as they were.")
+    if not memory_return.command(
+        _places, names=names, with_=with_ or (), cases=cases or (), seconds=seconds, megabytes=megabytes, out=out,
+        show=show, write_documents=write, say=_say, console=screen.console(), building=not no_build,
+    ):
+        raise typer.Exit(1)
 
 
 def use_places(places):
