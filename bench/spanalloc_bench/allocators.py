@@ -153,6 +153,43 @@ def given(places, text, taken=()) -> Allocator:
     return Allocator(name, real, Kind.GIVEN)
 
 
+# ---- those that somebody names ----
+
+
+def wanted(names, default=()) -> list[str]:
+    """The names of an option --allocators, "A,B", once each and by those of today; `default` where it is not given."""
+    return list(dict.fromkeys(libraries.current_name(name.strip()) for name in names.split(","))) if names else list(default)
+
+
+def chosen(places, names, found, there=lambda contender: not contender.missing) -> list[Allocator]:
+    """Those that --allocators names, among `found` or by name only, and of `found` what --with has given. BadChoice where
+    one is not `there`."""
+    known = {contender.name: contender for contender in found}
+    taken = []
+    for name in wanted(names):
+        contender = known.get(name) or named(places, name)
+        if not there(contender):
+            all_names = ", ".join(c.name for c in [*found, *by_name_only(places)] if there(c))
+            raise BadChoice(f"--allocators {name}: {contender.missing}. There are: {all_names}")
+        taken.append(contender)
+    return list(dict.fromkeys(taken + [c for c in found if c.kind is Kind.GIVEN]))
+
+
+def present(places, names, default, with_, say, find=None) -> list[Allocator]:
+    """Those that --allocators names, else those of `default` that are there, and what --with gives."""
+    taken = [(find or named)(places, name) for name in wanted(names, default)]
+    for allocator in taken:
+        if allocator.missing and names:
+            raise BadChoice(f"--allocators {allocator.name}: {allocator.missing}")
+        if allocator.missing:
+            say(f"{allocator.name} is left out: {allocator.missing}")
+    taken = [allocator for allocator in taken if not allocator.missing]
+    taken += [given(places, text, [a.name for a in taken]) for text in with_]
+    if not taken:
+        raise BadChoice("no allocator is left")
+    return list({allocator.name: allocator for allocator in taken}.values())
+
+
 def require_used(places, chosen, program):
     """BadChoice where the program does not use an allocator's malloc when it is preloaded."""
     for allocator in chosen:

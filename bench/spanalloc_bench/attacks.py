@@ -121,24 +121,13 @@ def chosen_attacks(known, names) -> list[Attack]:
 
 def contenders(places, names, with_) -> list[Allocator]:
     """All that ship or are installed; of who never frees there is nothing to learn, unless somebody names it."""
-    found = allocators.discover(places, with_) + allocators.by_name_only(places)
-    there = [contender for contender in found if not contender.missing]
-    if names is None:
-        return _in_order([c for c in there if c.kind is not Kind.BASELINE and c.kind is not Kind.ABLATION])
-    chosen = []
-    for name in (libraries.current_name(name.strip()) for name in names.split(",")):
-        contender = next((c for c in found if c.name == name), None) or allocators.named(places, name)
-        if contender.missing:
-            raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: "
-                                       + ", ".join(c.name for c in there))
-        chosen.append(contender)
-    return list(dict.fromkeys(chosen + [c for c in there if c.kind is Kind.GIVEN]))
-
-
-def _in_order(found):
-    """Ours first, in the order in which they ship."""
-    ours = [c for name in libraries.SHIPPED_CONFIGS for c in found if c.name == name]
-    return ours + [c for c in found if c not in ours]
+    found = allocators.discover(places, with_)
+    if names is not None:
+        return allocators.chosen(places, names, found)
+    there = [c for c in [*found, *allocators.by_name_only(places)]
+             if not c.missing and c.kind not in (Kind.BASELINE, Kind.ABLATION)]
+    ours = [c for name in libraries.SHIPPED_CONFIGS for c in there if c.name == name]  # first, as they ship
+    return ours + [c for c in there if c not in ours]
 
 
 # ---- running ----
@@ -425,8 +414,8 @@ def _marked(text):
 
 def parts(places, names) -> list[build.Part]:
     """What has to be built for these contenders, "A,B"; None: for those that are attacked by default."""
-    wanted = [name.strip() for name in names.split(",")] if names else libraries.SHIPPED_CONFIGS
-    return [*build.helpers(places), build.program(places, PROGRAM), *build.of_contenders(places, wanted)]
+    return [*build.helpers(places), build.program(places, PROGRAM),
+            *build.of_contenders(places, allocators.wanted(names, libraries.SHIPPED_CONFIGS))]
 
 
 def command(places, *, names, attacks, with_, rounds, hang_s, out, write_document, show, say, console, building=False):

@@ -189,19 +189,10 @@ def _contenders(names, with_, ablations, nbbs, planned=False):
     found = allocators.discover(_places, with_ or (), ablations) + allocators.page_managers(_places, nbbs)
     if not names:
         return found
-    known = {contender.name: contender for contender in found}
-    chosen = []
-    for name in (libraries.current_name(name.strip()) for name in names.split(",")):
-        contender = known.get(name) or allocators.named(_places, name)
-        if not there(contender):
-            known_names = ", ".join(c.name for c in [*found, *allocators.by_name_only(_places)] if there(c))
-            raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: {known_names}")
-        chosen.append(contender)
-    # What somebody named by --with, or asked for by --ablations, is meant to run.
-    chosen += [known[text.partition("=")[0]] for text in with_ or ()]
-    if ablations:
-        chosen += [known[name] for name in allocators.ABLATIONS]
-    return list({contender.name: contender for contender in chosen}.values())
+    chosen = allocators.chosen(_places, names, found, there)
+    if ablations:  # what is asked for is meant to run
+        chosen += [contender for contender in found if contender.name in allocators.ABLATIONS]
+    return list(dict.fromkeys(chosen))
 
 
 @app.command("run", context_settings=HELP_SETTINGS)

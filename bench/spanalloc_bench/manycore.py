@@ -30,7 +30,6 @@ from spanalloc_bench.cases import acdc
 from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, META, SHORT, TURNS, Row, append, read
 from spanalloc_bench.manycore_workloads import ALLOCATORS, WORKLOADS, Workload, settings
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
-from spanalloc_cli import libraries
 
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 16)
 QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
@@ -304,30 +303,16 @@ def _parser():
     return parser
 
 
-def _names(options):
-    if options.allocators:
-        return list(dict.fromkeys(libraries.current_name(name.strip()) for name in options.allocators.split(",")))
-    return QUICK_ALLOCATORS if options.quick else ALLOCATORS
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
 
 
-def _build(places, options, workloads):
+def _build(places, names, workloads):
     programs = {workload.argv(workload.least, 1)[0] for workload in workloads} | {PROBED}
     build.make(places, [
-        *build.helpers(places), build.module(places, "manycore"), *build.of_contenders(places, _names(options)),
+        *build.helpers(places), build.module(places, "manycore"), *build.of_contenders(places, names),
         *(build.program(places, name) for name in sorted(programs)),
-    ], lambda text: print(text, file=sys.stderr, flush=True))
-
-
-def _chosen(places, options):
-    chosen = [allocators.named(places, name) for name in _names(options)]
-    for allocator in chosen:
-        if allocator.missing and options.allocators:
-            raise allocators.BadChoice(f"--allocators {allocator.name}: {allocator.missing}")
-        if allocator.missing:
-            print(f"{allocator.name} is left out: {allocator.missing}", file=sys.stderr)
-    chosen = [allocator for allocator in chosen if not allocator.missing]
-    chosen += [allocators.given(places, text, [a.name for a in chosen]) for text in options.with_]
-    return chosen
+    ], _say)
 
 
 def _workloads(names):
@@ -355,13 +340,14 @@ def command(places, arguments) -> int:
         manycore_report.write(folder, rows, read_meta(folder))
         return 0
     workloads = _workloads(options.workloads)
+    default_names = QUICK_ALLOCATORS if options.quick else ALLOCATORS
     reason = simulator.why_not()
     if not reason and not options.no_build:
-        _build(places, options, workloads)
+        _build(places, allocators.wanted(options.allocators, default_names), workloads)
     reason = reason or simulator.why_not(plugin)
     if reason:
         raise allocators.BadChoice(reason)
-    chosen = _chosen(places, options)
+    chosen = allocators.present(places, options.allocators, default_names, options.with_, _say)
     cores = options.cores or (QUICK_CORES if options.quick else CORES)
     if not any(count >= workload.least for count in cores for workload in workloads):
         raise allocators.BadChoice("these workloads need more cores than these")

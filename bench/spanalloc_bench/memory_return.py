@@ -22,7 +22,7 @@ import threading
 import time
 
 from spanalloc_bench import (
-    allocators, attacks, build, csv_lines, documents, execute, machine, old_names, packed, progress, readme, screen, store,
+    allocators, build, csv_lines, documents, execute, machine, old_names, packed, progress, readme, screen, store,
     tree,
 )
 from spanalloc_bench.analyse import NOTABLE
@@ -90,10 +90,10 @@ def case_of(text) -> Case:
 
 def contenders(places, names, with_) -> list[allocators.Allocator]:
     """Those named; else the default library of ours and all others that are here, but for the floor, which never frees."""
+    known = allocators.discover(places, with_)
     if names:
-        return attacks.contenders(places, names, with_)
-    found = [c for c in allocators.discover(places, with_)
-             if not c.missing and c.kind is not allocators.Kind.BASELINE
+        return allocators.chosen(places, names, known)
+    found = [c for c in known if not c.missing and c.kind is not allocators.Kind.BASELINE
              and (not c.ours or c.name == libraries.DEFAULT_CONFIG)]
     if not found:
         raise allocators.BadChoice("no allocator is left")
@@ -446,9 +446,9 @@ def command(places, *, names, with_, cases, seconds, megabytes, out, show, write
     if not show:
         wanted = list(dict.fromkeys(map(case_of, cases))) or list(CASES)
         if building:
-            ours = names.split(",") if names else [libraries.DEFAULT_CONFIG]
+            ours = allocators.wanted(names, [libraries.DEFAULT_CONFIG])
             build.make(places, [*build.helpers(places), build.program(places, PROGRAM),
-                                *build.of_contenders(places, [name.strip() for name in ours])], say)
+                                *build.of_contenders(places, ours)], say)
         chosen = contenders(places, names, with_)
         began = time.monotonic()
         meta = facts(wanted, chosen, seconds, megabytes)

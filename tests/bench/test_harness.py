@@ -629,8 +629,7 @@ class ContendersTest(Folder):
         self.assertEqual(allocators.named(PLACES, "a2alloc"), named["a2alloc"])
 
     def test_a_name_of_an_older_version_is_the_same_contender(self):
-        from spanalloc_bench import attacks, cli, manycore
-        from spanalloc_bench.soak import command
+        from spanalloc_bench import attacks, cli
 
         for old, new in (("oopsla15", "scalloc"), ("superblock", "a2alloc"), ("oopsla15-clab", "scalloc-clab")):
             with self.subTest(old), unittest.mock.patch.object(cli, "_places", PLACES):
@@ -638,8 +637,7 @@ class ContendersTest(Folder):
                 self.assertEqual(build.of_contenders(PLACES, [old]), build.of_contenders(PLACES, [new]))
                 planned = cli._contenders(f" {old},{new}", None, False, None, planned=True)
                 self.assertEqual([a.name for a in planned], [new])
-                self.assertEqual(manycore._names(types.SimpleNamespace(allocators=f"{old},{new}")), [new])
-                self.assertEqual(command.wanted_names(f"{old}, {new}"), [new])
+                self.assertEqual(allocators.wanted(f"{old}, {new}"), [new])
         chosen = attacks.contenders(PLACES, "oopsla15,superblock,glibc", ())
         self.assertEqual([(a.name, a.kind) for a in chosen],
                          [("scalloc", Kind.OURS), ("a2alloc", Kind.OURS), ("glibc", Kind.SYSTEM)])

@@ -25,26 +25,6 @@ def newest(places, name):
     return allocators.named(places, max(built, key=lambda text: [int(n) for n in re.findall(r"\d+", text)]))
 
 
-def wanted_names(names) -> list[str]:
-    """Those of --allocators, "A,B", once each, by their names of today; the default where it is not given."""
-    wanted = [name.strip() for name in names.split(",")] if names else ALLOCATORS
-    return list(dict.fromkeys(map(libraries.current_name, wanted)))
-
-
-def chosen_allocators(places, names, with_, say):
-    found = [newest(places, name) for name in wanted_names(names)]
-    for allocator in found:
-        if allocator.missing and names:
-            raise allocators.BadChoice(f"--allocators {allocator.name}: {allocator.missing}")
-        if allocator.missing:
-            say(f"{allocator.name} is left out: {allocator.missing}")
-    found = [allocator for allocator in found if not allocator.missing]
-    found += [allocators.given(places, text, [a.name for a in found]) for text in with_]
-    if not found:
-        raise allocators.BadChoice("no allocator is left")
-    return list({allocator.name: allocator for allocator in found}.values())
-
-
 def chosen_programs(names, say) -> list[str]:
     wanted = [name.strip() for name in names.split(",")] if names else list(programs.PROGRAMS)
     for name in wanted:
@@ -129,8 +109,9 @@ def command(places, *, minutes, names, allocator_names, with_, cycle_s, seed, ou
     if not only_report:
         wanted = chosen_programs(names, say)
         if building:
-            build.make(places, [*build.helpers(places), *build.of_contenders(places, wanted_names(allocator_names))], say)
-        chosen = chosen_allocators(places, allocator_names, with_, say)
+            build.make(places, [*build.helpers(places), *build.of_contenders(places, allocators.wanted(allocator_names, ALLOCATORS))],
+                       say)
+        chosen = allocators.present(places, allocator_names, ALLOCATORS, with_, say, newest)
         asked = settings(chosen, minutes, cycle_s, seed)
         with records.Folder(folder_path) as folder:
             left = left_to_do(folder, wanted, asked, again)
