@@ -7,13 +7,12 @@ import math
 import os
 import re
 import struct
-import subprocess
 import sys
-import tempfile
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
+from spanalloc_bench import verify  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 
 
@@ -44,16 +43,10 @@ class Build:
         rows += [(name, path, True) for name, path in libraries.our_configs(self.places).items()]
         return rows + [(name, path, False) for name, path in libraries.other_allocators().items()]
 
-    def malloc_object(self, path, command):
-        """Real path of the object that defines malloc when `command` runs with `path` preloaded."""
-        with tempfile.NamedTemporaryFile(prefix="spanalloc-probe-") as out:
-            environment = dict(os.environ, LD_PRELOAD=f"{self.places.probe}:{path}", SPANALLOC_PROBE_OUT=out.name)
-            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-            lines = out.read().decode().splitlines()
-        return os.path.realpath(lines[-1].split("\t")[1]) if lines else None
-
     def defines_malloc(self, path, command):
-        return self.malloc_object(path, command) == os.path.realpath(path)
+        """Whether `command` calls the malloc of the library `path` when that is preloaded."""
+        objects, _ = verify.malloc_objects(self.places, path, command, os.environ)
+        return set(objects.values()) == {os.path.realpath(path)}
 
 
 def settings(path):

@@ -61,7 +61,8 @@ def _virtual():
 
 def describe() -> dict:
     """Plain data for meta.json; keys in the order in which a reader wants them."""
-    memory = _field(_read("/proc/meminfo"), "MemTotal").split()
+    import psutil
+
     thp = "/sys/kernel/mm/transparent_hugepage"
     return {
         "processor": _cpu_model(),
@@ -69,8 +70,8 @@ def describe() -> dict:
         "cores_online": os.cpu_count(),
         "caches": _caches(),
         "virtualization": _virtual(),
-        "memory_mib": int(memory[0]) // 1024 if memory else None,
-        "swap_mib": int((_field(_read("/proc/meminfo"), "SwapTotal").split() or ["0"])[0]) // 1024,
+        "memory_mib": psutil.virtual_memory().total >> 20,
+        "swap_mib": psutil.swap_memory().total >> 20,
         "architecture": platform.machine(),
         "kernel": platform.release(),
         "system": _field(_read("/etc/os-release").replace("=", ":"), "PRETTY_NAME").strip('"'),

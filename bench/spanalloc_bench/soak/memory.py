@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-_CLOCK = os.sysconf("SC_CLK_TCK")
+import psutil
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +32,14 @@ def of(pid: int) -> Memory | None:
 def cpu_s(pid: int) -> float:
     """Seconds of CPU that the process has taken; 0 when it has ended."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _CLOCK
-    except OSError:
+        return sum(psutil.Process(pid).cpu_times()[:2])
+    except psutil.Error:
         return 0.0
 
 
 def has_loaded(pid: int, path: str) -> bool:
     """Whether the file is mapped into the process."""
-    wanted = os.path.realpath(path)
     try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            return any(line.rstrip("\n").endswith(wanted) for line in file)
-    except OSError:
+        return os.path.realpath(path) in (mapping.path for mapping in psutil.Process(pid).memory_maps())
+    except psutil.Error:
         return False
