@@ -163,11 +163,11 @@ make_bench_venv() {
   say "Adding the suite's Python packages to $build/venv"
   if ! watched "$build/logs/venv.log" "$build/venv/bin/python3" -m pip install -r "$root/bench/requirements.txt"; then
     say "The package index could not be used (see $build/logs/venv.log): taking Debian's packages"
-    install_needed python3-pandas python3-scipy python3-matplotlib python3-psutil python3-jinja2
+    install_needed python3-pandas python3-scipy python3-matplotlib python3-psutil python3-jinja2 python3-pymysql
     if ! grep -q '^include-system-site-packages = true' "$build/venv/pyvenv.cfg"; then
       sed -i 's/^include-system-site-packages = false/include-system-site-packages = true/' "$build/venv/pyvenv.cfg"
     fi
-    "$build/venv/bin/python3" -c 'import pandas, scipy, matplotlib, psutil, jinja2' 2>>"$build/logs/venv.log" ||
+    "$build/venv/bin/python3" -c 'import pandas, scipy, matplotlib, psutil, jinja2, pymysql' 2>>"$build/logs/venv.log" ||
       die "the suite's Python packages are missing; see $build/logs/venv.log"
   fi
   printf '%s\n' "$wanted" >"$build/venv/.bench-made-from"

@@ -636,8 +636,7 @@ def soak_command(
     ends, also when it is interrupted. The same command then starts the programs that were not finished once more.
     DIR holds soak.csv, a line a sample, soak-meta.json and soak.png. docs/soak.md says how slope and level are computed.
 
-    Needs, of Debian's packages: redis-tools; mariadb-server-core and libmariadb3; nodejs. What is missing is said, and
-    the rest goes on.
+    Needs, of Debian's packages: redis-tools; mariadb-server-core; nodejs. What is missing is said, and the rest goes on.
 
     Exit code: 0; 1 when a server failed under one of our libraries; 125 when nothing could be run; 130 when interrupted.
 

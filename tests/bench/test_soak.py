@@ -276,7 +276,7 @@ class ChoiceTest(unittest.TestCase):
 
     def test_a_program_that_is_not_here_is_said_and_the_rest_goes_on(self):
         said = []
-        with mock.patch.object(programs, "_is_here", lambda name: name != "node"):
+        with mock.patch.object(programs, "find_program", lambda name: name != "node"):
             self.assertEqual(command.chosen_programs(None, said.append), ["redis", "mariadb"])
             self.assertEqual(said, ["node is left out: node is not installed: apt install nodejs"])
             with self.assertRaisesRegex(BadChoice, "none of these programs"):

@@ -1,19 +1,17 @@
 """MariaDB under changing load: rows that come, grow and go, tables in memory, sessions with variables and prepared
-statements, sorts and groups of many sizes, long texts.
-
-The client is the C library that sysbench uses as well, by ctypes: no package for Python is needed."""
+statements, sorts and groups of many sizes, long texts."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
+
+import pymysql
 
 from spanalloc_bench.execute import RunFailed, clean_environment, find_program
 from spanalloc_bench.soak.phases import Phase, skewed
 
-LIBRARY = "libmariadb.so.3"
-NEEDS = (("mariadbd", "mariadb-server-core"), (LIBRARY, "libmariadb3"))
+NEEDS = (("mariadbd", "mariadb-server-core"),)
 SOCKET = "server.sock"
 ROWS, MEMORY_ROWS, SESSIONS = 20_000, 60_000, 60
 
@@ -23,62 +21,36 @@ PHASES = (
 )
 
 
-def _library():
-    library = ctypes.CDLL(LIBRARY)
-    for name, result, arguments in (
-        ("mysql_init", ctypes.c_void_p, [ctypes.c_void_p]),
-        ("mysql_real_connect", ctypes.c_void_p, [ctypes.c_void_p] + [ctypes.c_char_p] * 4 +
-         [ctypes.c_uint, ctypes.c_char_p, ctypes.c_ulong]),
-        ("mysql_real_query", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_ulong]),
-        ("mysql_store_result", ctypes.c_void_p, [ctypes.c_void_p]),
-        ("mysql_free_result", None, [ctypes.c_void_p]),
-        ("mysql_error", ctypes.c_char_p, [ctypes.c_void_p]),
-        ("mysql_close", None, [ctypes.c_void_p]),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
 class Session:
     """One connection to a server."""
 
-    def __init__(self, library, folder, database=b"soak"):
-        self.library = library
-        self.handle = library.mysql_init(None)
-        socket = os.path.join(folder, SOCKET).encode()
-        if not library.mysql_real_connect(self.handle, b"localhost", b"root", b"", database, 0, socket, 0):
-            problem = self._error()
-            self.close()
-            raise ConnectionError(problem)
+    def __init__(self, folder):
+        try:
+            self.connection = pymysql.connect(unix_socket=os.path.join(folder, SOCKET), user="root", database="soak",
+                                              autocommit=True)
+        except pymysql.MySQLError as error:
+            raise ConnectionError(str(error)) from None
 
     def query(self, statement: str):
-        text = statement.encode()
-        if self.library.mysql_real_query(self.handle, text, len(text)):
-            raise RunFailed(f"mariadbd answers: {self._error()} ({statement[:60]})")
-        result = self.library.mysql_store_result(self.handle)
-        if result:
-            self.library.mysql_free_result(result)
-
-    def _error(self):
-        return self.library.mysql_error(self.handle).decode(errors="replace")
+        try:
+            self.connection.query(statement)
+        except pymysql.MySQLError as error:
+            raise RunFailed(f"mariadbd answers: {error} ({statement[:60]})") from None
 
     def close(self):
-        self.library.mysql_close(self.handle)
+        self.connection.close()
 
 
 class Client:
     """A server's main session, and those that the phase "sessions" opens beside it."""
 
     def __init__(self, folder):
-        self.library, self.folder = _library(), folder
-        self.main = Session(self.library, folder)
-        self.others = {}
+        self.folder, self.main, self.others = folder, Session(folder), {}
 
     def session(self, number) -> Session:
         """One of the other sessions, a new one in the place of the old."""
         self.end_session(number)
-        self.others[number] = Session(self.library, self.folder)
+        self.others[number] = Session(self.folder)
         return self.others[number]
 
     def any_session(self, number) -> Session:

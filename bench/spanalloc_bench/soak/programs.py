@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 
 from spanalloc_bench import machine
@@ -13,19 +12,9 @@ PROGRAMS = {"redis": redis, "mariadb": mariadb, "node": node}
 TITLES = {"redis": "Redis", "mariadb": "MariaDB", "node": "Node"}
 
 
-def _is_here(name) -> bool:
-    if ".so" not in name:
-        return find_program(name) is not None
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
-
-
 def missing(name) -> str:
     """What the program lacks here and how to get it; empty when it lacks nothing."""
-    lacking = [(what, package) for what, package in PROGRAMS[name].NEEDS if not _is_here(what)]
+    lacking = [(what, package) for what, package in PROGRAMS[name].NEEDS if not find_program(what)]
     if not lacking:
         return ""
     return (f"{' and '.join(what for what, _ in lacking)} {'is' if len(lacking) == 1 else 'are'} not installed: "
