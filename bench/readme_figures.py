@@ -7,7 +7,7 @@ measuring takes a few minutes.
 
     bench/readme_figures.py            measures, and rewrites the documents and the picture
     bench/readme_figures.py --suite    measures nothing: only what the newest run in bench/results says; what was measured
-                                       stays, by today's names
+                                       stays
     bench/readme_figures.py --libraries DIR
                                        measures nothing: only the table of docs/results.md that sets our libraries side by
                                        side, of the run in DIR (spanalloc bench run --quick --allocators
@@ -114,11 +114,7 @@ def main():
     if run is None:
         sys.exit(f"there is no run of the suite in {RESULTS}")
     parts = readme.quotes(run, common.SOURCE)
-    if options.suite:
-        with open(os.path.join(common.SOURCE, readme.RESULTS), encoding="utf-8") as file:
-            recorded = documents.inside_markers(file.read(), FIGURES, readme.RESULTS)
-        parts[readme.RESULTS, FIGURES] = readme.of_today(recorded)
-    else:
+    if not options.suite:
         parts[readme.RESULTS, FIGURES] = measured(options)
     if options.only_print:
         print("\n".join(parts.values()))

@@ -25,22 +25,11 @@ def origin(meta, processor=True) -> str:
 # ---- markers ----
 
 
-def _markers(text, name, document):
+def between_markers(text, name, content, document="README.md") -> str:
+    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
     begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
     if begin not in text or end not in text:
         sys.exit(f"{document} has no place for this: it lacks the line {begin.strip()} or {end}")
-    return begin, end
-
-
-def inside_markers(text, name, document="README.md") -> str:
-    """What between_markers has put there."""
-    begin, end = _markers(text, name, document)
-    return text.split(begin, 1)[1].split(end, 1)[0].removeprefix("\n")
-
-
-def between_markers(text, name, content, document="README.md") -> str:
-    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
-    begin, end = _markers(text, name, document)
     head, rest = text.split(begin, 1)
     return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"
 

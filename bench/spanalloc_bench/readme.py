@@ -271,13 +271,3 @@ def quotes(folder, source) -> dict[tuple[str, str], str]:
                            f"{documents.link(folder, RESULTS, source)}.\n\n"),
         (RESULTS, LOSSES): f"{losses(found)}\n",
     }
-
-
-TODAY = "Since then libraries have got other names: these are today's."
-
-
-def of_today(text) -> str:
-    """Measured figures that have names of before, by those of today, in the same columns and with a line that says so."""
-    old = "|".join(libraries.RECORDED_NAMES)
-    renamed = re.sub(rf"(?<=spanalloc )({old}) +", lambda row: libraries.RECORDED_NAMES[row[1]].ljust(len(row[0])), text)
-    return text if renamed == text else renamed.replace("\n\n", f" {TODAY}\n\n", 1)

@@ -327,7 +327,7 @@ class RecordedTest(unittest.TestCase):
     def test_the_figures_of_the_readme_are_in_the_table(self):
         """By another way than the code that wrote them."""
         said = re.search(r"goes from (\d+) MiB to (\d+) within 1 s. After 15 s the others hold (\d+) \((\S+)\) to (\d+) \((\S+)\)",
-                         documents.inside_markers(self.text(readme.README), memory_return.MARKER))
+                         self.text(readme.README))
         self.assertTrue(said)
         rows = [row for row in csv.DictReader(io.StringIO(packed.content(self.folder, CSV).decode()))
                 if row["case"] == "1000:64:small"]
