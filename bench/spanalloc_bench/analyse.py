@@ -23,8 +23,8 @@ import math
 import statistics
 
 from spanalloc_bench import store
-from spanalloc_bench.facts import METRIC, TIME, CaseFacts, of_allocators, of_cases
-from spanalloc_bench.model import OK, UNAVAILABLE, Kind, Sample
+from spanalloc_bench.facts import of_allocators, of_cases
+from spanalloc_bench.model import METRIC, OK, TIME, UNAVAILABLE, Case, Kind, Sample
 from spanalloc_bench.ratios import (
     LOSS, MIN_ROUNDS, ROUNDING, TIE, UNDECIDED, WIN, geometric_mean, logarithms, over_cases, paired,
     student_t,  # for the figures
@@ -134,7 +134,7 @@ class Problem:
 class Cell:
     """All rounds of one contender in one case."""
 
-    def __init__(self, facts: CaseFacts, samples: list[Sample]):
+    def __init__(self, facts: Case, samples: list[Sample]):
         self.statuses = collections.Counter(s.status for s in samples)
         bad = next((s for s in samples if s.status != OK), None)
         self.ok = bad is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 
 
 class Kind(enum.Enum):
@@ -48,6 +49,11 @@ class Family(enum.Enum):
     PAGES = "pages"        # a program of bench/workloads that exercises a page manager instead of malloc
 
 
+TIME, METRIC = "time", "metric"  # what a case is judged by
+_TIME_NAMES = re.compile(r"(^|_)(s|ms|us|ns|per_s|per_second)$")
+_TAIL_NAMES = re.compile(r"(^|_)(p\d+|max|worst)_")
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One workload with its parameters fixed.
@@ -60,9 +66,9 @@ class Case:
     id: str               # "threadtest-64.t2": unique, stable, [a-z0-9.-]
     group: str            # "threadtest": the row group of tables
     title: str            # "threadtest, 64 bytes, 2 threads"
-    source: str           # "scalloc 7.2" or "beyond the papers"
-    family: Family
-    argv: tuple[str, ...]
+    source: str = ""      # "scalloc 7.2" or "beyond the papers"
+    family: Family = Family.WORKLOAD
+    argv: tuple[str, ...] = ()
     threads: int = 1
     parameters: tuple[tuple[str, str], ...] = ()  # what varies along a figure's axis besides the threads
     metric: str = "time"   # "time" (seconds per operation where the record counts operations, else seconds) or a key of
@@ -76,6 +82,18 @@ class Case:
     allocators: tuple[str, ...] = ()  # only these contenders, by name; () for every one of the family's
     full: bool = False     # part of the full suite
     quick: bool = False    # part of --quick
+
+    @property
+    def judged_by(self) -> str:
+        """TIME where the case's metric is one, else METRIC: a count, a share or the tail of a latency is in no mean of
+        times."""
+        timed = _TIME_NAMES.search(self.metric) and not _TAIL_NAMES.search(self.metric)
+        return TIME if self.metric == "time" or timed else METRIC
+
+    @property
+    def series(self) -> str:
+        """The same for cases that differ in nothing but their threads."""
+        return re.sub(r"\.t\d+(?=$|\.)", "", self.id)
 
 
 OK = "ok"

@@ -335,7 +335,7 @@ class MeasuresTest(unittest.TestCase):
 
     def test_what_counts_as_time(self):
         def judged(metric):
-            return analyse.CaseFacts("a", "a", "a", metric=metric).judged_by
+            return analyse.Case("a", "a", "a", metric=metric).judged_by
 
         for name in ("time", "allocator_s", "allocator_build_s", "requests_per_s", "step_ns"):
             self.assertEqual(judged(name), analyse.TIME, name)
@@ -378,7 +378,7 @@ class MeasuresTest(unittest.TestCase):
         data = [sample for case in ("z.t2", "a", "unknown") for sample in samples(case, "mine", [1.0])]
         meta = {
             "cases": {"never-run": {"group": "n", "title": "n"},
-                      "a": {"group": "first", "title": "A", "parameters": {"size": "64"}, "new": 1},
+                      "a": {"group": "first", "title": "A", "new": 1},
                       "z.t2": {"group": "second", "title": "Z", "threads": 2}},
             "allocators": [{"name": "mine", "kind": "given", "environment": {"X": "1"}},
                            {"name": "absent", "kind": "peer", "missing": "not installed"}],
@@ -386,7 +386,6 @@ class MeasuresTest(unittest.TestCase):
         found = analyse.Analysis(data, meta)
         self.assertEqual(list(found.cases), ["a", "z.t2", "unknown"])
         self.assertEqual(found.groups(), ["first", "second", "unknown"])
-        self.assertEqual(found.cases["a"].parameters, (("size", "64"),))
         self.assertEqual(found.cases["z.t2"].series, "z")
         self.assertEqual(found.allocators["mine"].environment, (("X", "1"),))
         self.assertEqual(found.rivals(), ["mine"])
