@@ -477,19 +477,48 @@ def papers_command(
     print(f"wrote {path}")
 
 
-@app.command(
-    "manycore", short_help="Simulate machines of 1 to 64 cores.", add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
-)
+@app.command("manycore", short_help="Simulate machines of 1 to 64 cores.", context_settings=HELP_SETTINGS)
 @_guarded()
-def manycore_command(context: typer.Context):
-    """Speed-up and cache transfers for 1 to 64 cores on a simulated machine; --help tells its options and times."""
+def manycore_command(
+    cores: Optional[str] = typer.Option(
+        None, "--cores", metavar="N,N", help="Default 1,2,4,8,16,32,64; of an odd number malloc-test leaves one idle."
+    ),
+    names: Optional[str] = typer.Option(
+        None, "--workloads", metavar="A,B", help="Of threadtest, larson, producer-consumer and malloc-test. Default: all."
+    ),
+    allocators_: Optional[str] = typer.Option(
+        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
+        help="Only these, by name, and what --with adds. Default: standard, scalloc, supermalloc, glibc, jemalloc, tcmalloc, "
+        "mimalloc, tbbmalloc and bump; with --quick standard, glibc, mimalloc and bump.",
+    ),
+    with_: Optional[List[str]] = WITH,
+    out: Optional[str] = OUT,
+    quick: bool = typer.Option(False, "--quick", help="1, 2, 4 and 16 cores, few allocators, less work: two minutes."),
+    report: bool = typer.Option(False, "--report", help="Simulate nothing: tables and plots of what there is."),
+    no_build: bool = NO_BUILD,
+):
+    """Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.
+
+    Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of qemu-x86_64
+    (Debian's qemu-user). The real machine's speed does not enter; a simulation that had to go on without waiting for the
+    real kernel counts as failed, and the same command tries it again. The default takes about half an hour on 2 CPUs; an
+    interrupted run goes on where it was. docs/manycore.md describes the model, what it was validated with, and what it
+    leaves out.
+
+    Exit code: 0; 1 when one of our libraries failed somewhere; 125 when nothing can be simulated; 130 when interrupted.
+
+    \b
+    Examples:  spanalloc bench manycore --quick
+               spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64
+    """
 
     from spanalloc_bench import manycore
 
-    code = manycore.command(_places, context.args)
-    if code:
-        raise typer.Exit(code)
+    if not manycore.command(
+        _places, cores=cores, names=names, allocator_names=allocators_, with_=with_ or (), out=out, quick=quick,
+        only_report=report, say=_say, building=not no_build,
+    ):
+        raise typer.Exit(1)
 
 
 @app.command("peers", context_settings=HELP_SETTINGS)

@@ -12,7 +12,6 @@ enter; its CPUs each simulate one line at a time.
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import dataclasses
 import functools
@@ -144,7 +143,7 @@ def read_meta(folder) -> dict:
     return old_names.read_record(folder, META)
 
 
-def write_meta(folder, chosen, plugin, binaries, words):
+def write_meta(folder, chosen, plugin, binaries, asked):
     """Adds a run to what the folder says of itself: commit and machine of each run; versions and checksums of what took
     part, which the fingerprints of the lines begin with."""
     meta = read_meta(folder)
@@ -160,7 +159,7 @@ def write_meta(folder, chosen, plugin, binaries, words):
     meta = {
         "machine": this_machine.describe(), "qemu": this_machine.package_of(shutil.which(simulator.QEMU)),
         "allocators": list(known.values()), "programs": {**meta.get("programs", {}), **files},
-        "runs": [*meta.get("runs", []), {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arguments": " ".join(words),
+        "runs": [*meta.get("runs", []), {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arguments": asked,
                                          "git": this_machine.git_commit(tree.SOURCE)}],
     }
     packed.write_record(folder, META, meta)
@@ -191,8 +190,8 @@ def _weight(cell) -> float:
     return cell.cores ** 1.3 * (3 if cell.length == LONG else 1)
 
 
-def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
-    """Simulates what the folder does not have yet; the rows of all cells. `words`: the command's, for the record."""
+def simulate(cells, folder, binaries, plugin, asked="") -> list[Row]:
+    """Simulates what the folder does not have yet; the rows of all cells. `asked`: the command's options, for the record."""
     os.makedirs(folder, exist_ok=True)
     old_names.part(folder, CSV, META)
     rows = read(folder)
@@ -200,7 +199,7 @@ def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
     if len(wanted) < len(cells):
         print(f"{len(cells) - len(wanted)} of {len(cells)} simulations are in {folder}/{CSV} already", file=sys.stderr)
     if wanted:
-        write_meta(folder, {cell.allocator.name: cell.allocator for cell in wanted}.values(), plugin, binaries, words)
+        write_meta(folder, {cell.allocator.name: cell.allocator for cell in wanted}.values(), plugin, binaries, asked)
     cpus = sorted(os.sched_getaffinity(0))
     free = queue.SimpleQueue()
     for cpu in cpus:
@@ -262,57 +261,23 @@ def verify(machine, chosen, binaries, probe, folder) -> dict[str, str]:
 # ---- the command ----
 
 
-def _numbers(text):
+def _counts(text) -> list[int]:
+    """Of --cores."""
     try:
         found = sorted({int(word) for word in text.split(",")})
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: expected numbers with commas between them") from None
-    if not found or found[0] < 1 or found[-1] > MOST_CORES:
-        raise argparse.ArgumentTypeError(f"{text}: from 1 to {MOST_CORES} cores")
+        raise allocators.BadChoice(f"--cores {text}: expected numbers with commas between them") from None
+    if not 1 <= found[0] <= found[-1] <= MOST_CORES:
+        raise allocators.BadChoice(f"--cores {text}: from 1 to {MOST_CORES} cores")
     return found
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="spanalloc bench manycore", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.\n\n"
-        "Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of\n"
-        "qemu-x86_64 (Debian's qemu-user). The real machine's speed does not enter; a simulation that had to go on\n"
-        "without waiting for the real kernel counts as failed, and the same command tries it again.\n"
-        "The default takes about half an hour on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
-        "docs/manycore.md describes the model, what it was validated with, and what it leaves out.",
-        epilog="examples: spanalloc bench manycore --quick\n"
-        "          spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64\n\n"
-        "exit code: 0; 1 when one of our libraries failed somewhere; 2 for bad options; 125 when nothing can be\n"
-        "simulated; 130 when interrupted.",
-    )
-    parser.add_argument("--cores", type=_numbers, metavar="N,N", help=f"default {','.join(map(str, CORES))}; of an odd "
-                        "number malloc-test leaves one idle")
-    parser.add_argument("--workloads", metavar="A,B", help=f"default all: {','.join(WORKLOADS)}")
-    parser.add_argument("--allocators", metavar="A,B", help=f"default {','.join(ALLOCATORS)}")
-    parser.add_argument("--with", dest="with_", action="append", default=[], metavar="NAME=PATH",
-                        help="one more allocator: a shared object that defines malloc; may be repeated")
-    parser.add_argument("--out", metavar="DIR", help="where results are kept; default out/bench of the source tree "
-                        "(with --quick, out/bench-quick)")
-    parser.add_argument("--quick", action="store_true", help=f"{','.join(map(str, QUICK_CORES))} cores, few "
-                        "allocators, less work")
-    parser.add_argument("--report", action="store_true",
-                        help="simulate nothing: write tables and plots of what there is")
-    parser.add_argument("--no-build", action="store_true", help="leave out what is not built; without this it is built "
-                        "first")
-    return parser
-
-
-def _say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def _build(places, names, workloads):
+def _build(places, names, workloads, say):
     programs = {workload.argv(workload.least, 1)[0] for workload in workloads} | {PROBED}
     build.make(places, [
         *build.helpers(places), build.module(places, "manycore"), *build.of_contenders(places, names),
         *(build.program(places, name) for name in sorted(programs)),
-    ], _say)
+    ], say)
 
 
 def _workloads(names):
@@ -324,46 +289,44 @@ def _workloads(names):
     return [WORKLOADS[name] for name in found]
 
 
-def command(places, arguments) -> int:
-    """Runs the command with its words; returns the exit code."""
-    options = _parser().parse_args(list(arguments))
-    default = tree.DEFAULT_OUT + ("-quick" if options.quick else "")
-    folder = os.path.abspath(options.out or default)
+def command(places, *, cores, names, allocator_names, with_, out, quick, only_report, say, building) -> bool:
+    """Runs the command; False where one of our libraries failed somewhere. `building`: what is not there is built first."""
+    folder = os.path.abspath(out or tree.DEFAULT_OUT + "-quick" * quick)
     binaries = tree.workloads(places)
     plugin = os.path.join(binaries, simulator.PLUGIN)
     from spanalloc_bench import manycore_report
 
-    if options.report:
+    if only_report:
         rows = list(read(folder).values())
         if not rows:
             raise allocators.BadChoice(f"{folder} holds no simulations: `spanalloc bench manycore` makes them")
         manycore_report.write(folder, rows, read_meta(folder))
-        return 0
-    workloads = _workloads(options.workloads)
-    default_names = QUICK_ALLOCATORS if options.quick else ALLOCATORS
+        return True
+    workloads, counts = _workloads(names), _counts(cores) if cores else QUICK_CORES if quick else CORES
+    default_names = QUICK_ALLOCATORS if quick else ALLOCATORS
     reason = simulator.why_not()
-    if not reason and not options.no_build:
-        _build(places, allocators.wanted(options.allocators, default_names), workloads)
+    if not reason and building:
+        _build(places, allocators.wanted(allocator_names, default_names), workloads, say)
     reason = reason or simulator.why_not(plugin)
     if reason:
         raise allocators.BadChoice(reason)
-    chosen = allocators.present(places, options.allocators, default_names, options.with_, _say)
-    cores = options.cores or (QUICK_CORES if options.quick else CORES)
-    if not any(count >= workload.least for count in cores for workload in workloads):
+    chosen = allocators.present(places, allocator_names, default_names, with_, say)
+    if not any(count >= workload.least for count in counts for workload in workloads):
         raise allocators.BadChoice("these workloads need more cores than these")
     os.makedirs(folder, exist_ok=True)
     with simulator.Simulator(plugin) as machine:
         problems = verify(machine, chosen, binaries, places.probe, folder)
     for name, problem in problems.items():
-        print(f"{name} is left out: {NOT_PRELOADED}: {problem}", file=sys.stderr)
+        say(f"{name} is left out: {NOT_PRELOADED}: {problem}")
     ours_failed = any(a.ours and a.name in problems for a in chosen)
     chosen = [allocator for allocator in chosen if allocator.name not in problems]
     if not chosen:
         raise allocators.BadChoice("no allocator is left")
     began = time.monotonic()
-    cells = cells_of(chosen, workloads, cores, 4 if options.quick else 1, binaries, plugin)
-    rows = simulate(cells, folder, binaries, plugin, arguments)
+    cells = cells_of(chosen, workloads, counts, 4 if quick else 1, binaries, plugin)
+    asked = {"quick": quick, "cores": cores, "workloads": names, "allocators": allocator_names, "with": " ".join(with_)}
+    rows = simulate(cells, folder, binaries, plugin, " ".join(f"{name} {value}" for name, value in asked.items() if value))
     manycore_report.write(folder, rows, read_meta(folder))
-    print(f"{len(rows)} simulations; took {progress.duration(time.monotonic() - began)}", file=sys.stderr)
+    say(f"{len(rows)} simulations; took {progress.duration(time.monotonic() - began)}")
     ours = {allocator.name for allocator in chosen if allocator.ours}
-    return 1 if ours_failed or any(row.status != OK and row.allocator in ours for row in rows) else 0
+    return not (ours_failed or any(row.status != OK and row.allocator in ours for row in rows))
