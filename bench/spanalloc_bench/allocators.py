@@ -25,7 +25,6 @@ SETTINGS = {
     "supermalloc-rseq": ("supermalloc", (("SPANALLOC_RSEQ", "1"),)),
 }
 FLOOR = "bump"
-MMAP = "mmap"
 PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
 PAGES_PROGRAM = "pages_scalability"  # a workload, asked for the page managers that are built into all of them
 NBBS = "nbbs"

@@ -106,7 +106,6 @@ class Score:
     high: float | None
     verdict: str
     cases: int              # how many the mean covers
-    no_ratio: int           # compared, but a zero has no ratio
     mine_failed: tuple[str, ...]   # cases that only the other finished
     other_failed: tuple[str, ...]  # cases that only mine finished
     both_failed: tuple[str, ...]
@@ -379,7 +378,7 @@ class Analysis:
         known = [found for found in compared if found.ratio is not None]
         return Score(
             mine, other, tally[WIN], tally[TIE], tally[LOSS], tally[UNDECIDED], tally["apart"],
-            tally["big " + WIN], tally["big " + LOSS], *_mean(known), len(known), len(compared) - len(known),
+            tally["big " + WIN], tally["big " + LOSS], *_mean(known), len(known),
             tuple(failed[False, True]), tuple(failed[True, False]), tuple(failed[False, False]),
         )
 

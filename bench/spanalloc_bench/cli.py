@@ -699,6 +699,7 @@ def memory_return_command(
         help="Blocks of SIZE bytes, of which one in KEEP is kept (0: none); with :none the program sleeps afterwards. May be "
         "repeated; the first one is drawn. Default: eight cases, 1000:64 first.",
     ),
+    # Half as long again as the slowest decay time that is a default, jemalloc's.
     seconds: float = typer.Option(15.0, "--seconds", "-s", min=0.2, max=3600.0, metavar="N", help="How long each case goes on."),
     megabytes: int = typer.Option(200, "--megabytes", "-m", min=1, max=1_000_000, metavar="N", help="Of all blocks of a case."),
     out: Optional[str] = typer.Option(

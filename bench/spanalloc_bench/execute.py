@@ -103,18 +103,13 @@ class Context:
     It raises RunFailed, or anything else, where there is no result."""
 
     def __init__(self, runner: Runner, case: Case, allocator: Allocator, scratch: str, probe: bool):
-        self._runner, self._probe = runner, probe
-        self.places = runner.places
+        self._probe, self.places = probe, runner.places
         self.case, self.allocator, self.scratch = case, allocator, scratch
         self.timeout = case.timeout_s
         self.fixtures = tree.fixtures(runner.places)
         self.environment = clean_environment()  # for the programs that the driver starts without the contender
         self.probe_out = os.path.join(scratch, "probe")
         self.record_out = os.path.join(scratch, "record")
-
-    def argument(self, text: str) -> str:
-        """A word of a case's argv with its {places} filled in."""
-        return self._runner.fill(text, self.allocator)
 
     def measured_command(self, argv, set=()) -> list[str]:
         """`argv` wrapped so that it runs under the contender and is measured. Call it once a run: its record is the

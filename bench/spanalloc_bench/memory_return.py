@@ -37,7 +37,6 @@ DOCUMENT_PICTURE = os.path.join("docs", PICTURE)
 SAMPLES_OF = "Samples"                      # the picture's field: checksum of the samples that it shows
 
 MEGABYTES = 200      # 10^6 bytes, of all blocks of a case
-SECONDS = 15.0       # from the first free on: half as long again as the slowest decay time that is a default, jemalloc's
 SOON_S = 1.0
 INTERVAL_S = 0.05
 BEFORE = 5           # samples of the full heap

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import typing
 
-from spanalloc_bench import peers, verify
+from spanalloc_bench import peers
 from spanalloc_bench.allocators import BadChoice
 from spanalloc_cli import libraries
 
@@ -154,12 +154,7 @@ def command(places, only, say):
         try:
             shop = peers.Workshop(os.path.join(libraries.PEERS_FOLDER, "work", original.name))
             sources = _fetch(shop, git, original)
-            path = os.path.join(libraries.PEERS_FOLDER, f"lib{original.name}.so")
-            shutil.copy(original.build(shop, sources), path)
-            problem = verify.why_no_malloc(places, path)
-            if problem:
-                os.remove(path)
-                raise peers.Failed(problem)
+            path = peers.install(places, original.name, original.build(shop, sources))
         except (peers.Failed, OSError) as error:
             say(f"    {original.name}: not built: {error}")
             failed += 1

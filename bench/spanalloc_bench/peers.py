@@ -232,6 +232,17 @@ def _checksums():
 # ---- the command ----
 
 
+def install(places, name, library) -> str:
+    """Puts a library that was built into its place; returns that. Failed where it does not take malloc's place."""
+    path = os.path.join(libraries.PEERS_FOLDER, f"lib{name}.so")
+    shutil.copy(library, path)
+    problem = verify.why_no_malloc(places, path)
+    if problem:
+        os.remove(path)
+        raise Failed(problem)
+    return path
+
+
 def command(places, only, say):
     """Builds the peers whose family or name is in `only` (all, if empty). Returns how many could not be built."""
     unknown = [name for name in only if name not in FAMILIES]
@@ -249,12 +260,7 @@ def command(places, only, say):
             name = f"{peer.family}-{peer.version(crate_version, sources)}"
             say(f"[{number}/{len(chosen)}] {name}")
             library = peer.build(Workshop(os.path.join(libraries.PEERS_FOLDER, "work", name)), sources)
-            path = os.path.join(libraries.PEERS_FOLDER, f"lib{name}.so")
-            shutil.copy(library, path)
-            problem = verify.why_no_malloc(places, path)
-            if problem:
-                os.remove(path)
-                raise Failed(problem)
+            path = install(places, name, library)
         except (Failed, OSError) as error:
             say(f"    {peer.family}: not built: {error}")
             failed += 1

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from spanalloc_bench import analyse, screen, tables, units, words
+from spanalloc_bench import analyse, screen, tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, TIE, TIME, WIN
 
 _STYLES = {WIN: "green", LOSS: "red", TIE: "", tables.OURS: "bold", tables.BAD: "bold red", tables.DIM: "dim"}
@@ -140,12 +140,3 @@ def print_case_tables(folder, to: Console | None = None, cases=None):
     to = to or screen.console()
     for case in found.suite if cases is None else cases:
         print_case_table(found, case, to)
-
-
-def progress_line(found: analyse.Analysis, case: str) -> str:
-    """One line that a running suite can say of a finished case: the medians of all, best first."""
-    medians = [(found.median(case, name, found.cases[case].judged_by), name) for name in found.contenders(case)]
-    known = sorted((value, name) for value, name in medians if value is not None)
-    if found.cases[case].better == "higher":
-        known.reverse()
-    return "  ".join(f"{name} {units.measured(value, found.cases[case].metric)}" for value, name in known)
