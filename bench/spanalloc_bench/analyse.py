@@ -26,7 +26,7 @@ from spanalloc_bench import store
 from spanalloc_bench.facts import of_allocators, of_cases
 from spanalloc_bench.model import METRIC, OK, TIME, UNAVAILABLE, Case, Kind, Sample
 from spanalloc_bench.ratios import (
-    LOSS, MIN_ROUNDS, ROUNDING, TIE, UNDECIDED, WIN, geometric_mean, logarithms, over_cases, paired,
+    LOSS, MIN_ROUNDS, TIE, UNDECIDED, WIN, geometric_mean, over_cases, paired, verdict_of,
     student_t,  # for the figures
 )
 
@@ -345,12 +345,10 @@ class Analysis:
         rounds = common if apart else near
         if not rounds:
             return None
-        higher = self._higher(case, measure)
-        result = paired({r: mine_by_round[r] for r in rounds}, other_by_round, higher)
+        result = paired({r: mine_by_round[r] for r in rounds}, other_by_round, self._higher(case, measure))
         if apart:  # a ratio there is, but nobody knows what it owes to the time between
-            return Versus(case, mine, other, measure, result[0], None, None, result[3], UNDECIDED, True)
-        logs = logarithms(mine_by_round, other_by_round, rounds, higher)
-        return Versus(case, mine, other, measure, *result, False, logs)
+            return Versus(case, mine, other, measure, result.ratio, None, None, result.rounds, UNDECIDED, True)
+        return Versus(case, mine, other, measure, *result[:5], False, result.logs)
 
     def score(self, mine: str, other: str, measure, cases=None, start_up=False) -> Score:
         """Over `cases` (default: the suite) that have the measure and were run under both; a contender that is not
@@ -460,12 +458,11 @@ def _mean(compared: list[Versus]):
     rounds, where these are MOST of them."""
     ratio = geometric_mean(versus.ratio for versus in compared)
     rows = [versus.logs for versus in compared if len(versus.logs) >= MIN_ROUNDS]
-    half = over_cases(rows)[0] if rows and len(rows) >= MOST * len(compared) else None
+    half = over_cases(rows) if rows and len(rows) >= MOST * len(compared) else None
     if half is None:
         return ratio, None, None, UNDECIDED
     mean = math.log(ratio)
-    verdict = TIE if abs(mean) - half <= ROUNDING else WIN if mean < 0 else LOSS
-    return ratio, math.exp(mean - half), math.exp(mean + half), verdict
+    return ratio, math.exp(mean - half), math.exp(mean + half), verdict_of(mean, half)
 
 
 def load(folder) -> Analysis:

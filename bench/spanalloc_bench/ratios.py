@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
+import typing
 
 MIN_ROUNDS = 6
 WIN, TIE, LOSS, UNDECIDED = "win", "tie", "loss", ""
@@ -18,7 +19,7 @@ ROUNDING = 1e-12  # what it leaves of equal values is no difference
 @functools.lru_cache(maxsize=None)
 def student_t(freedom: float) -> float:
     """The two-sided 95 % quantile of Student's t."""
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # here, as the list of figures and completion need no package
 
     return float(stdtrit(freedom, 0.975))
 
@@ -34,50 +35,47 @@ def half_interval(values) -> float:
     return student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _pairs(mine, other, rounds, higher_is_better):
-    return [(other[r], mine[r]) if higher_is_better else (mine[r], other[r]) for r in rounds]
+def verdict_of(mean: float, half: float) -> str:
+    """Of a mean of logarithms or differences, and how far its interval reaches."""
+    return TIE if abs(mean) - half <= ROUNDING else WIN if mean < 0 else LOSS
 
 
-def logarithms(mine: dict[int, float], other: dict[int, float], rounds, higher_is_better=False) -> dict[int, float]:
-    """The logarithm of the ratio in each of `rounds`; empty where a value is zero."""
-    pairs = _pairs(mine, other, rounds, higher_is_better)
-    if not all(a > 0 and b > 0 for a, b in pairs):
-        return {}
-    return {r: math.log(a / b) for r, (a, b) in zip(rounds, pairs)}
+class Paired(typing.NamedTuple):
+    ratio: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    verdict: str
+    logs: dict[int, float]  # of the ratio, by round
 
 
-def paired(mine: dict[int, float], other: dict[int, float], higher_is_better=False):
-    """(ratio, low, high, rounds, verdict) of two contenders' values by round; rounds that only one has do not count.
+def paired(mine: dict[int, float], other: dict[int, float], higher_is_better=False) -> Paired:
+    """Two contenders' values by round; rounds that only one has do not count.
 
     A zero (counts have them) has no logarithm: there the verdict is that of the paired differences, without a ratio.
     """
+    if higher_is_better:
+        mine, other = other, mine
     rounds = sorted(mine.keys() & other.keys())
     if not rounds:
-        return None, None, None, 0, UNDECIDED
-    pairs = _pairs(mine, other, rounds, higher_is_better)
-    if all(a > 0 and b > 0 for a, b in pairs):
-        differences, outside = [math.log(a / b) for a, b in pairs], math.exp
-    else:
-        differences, outside = [a - b for a, b in pairs], None
-    n = len(differences)
-    mean = math.fsum(differences) / n
-    low = high = None
-    if n >= 2:
-        half = half_interval(differences)
-        low, high = mean - half, mean + half
-    certain = n >= MIN_ROUNDS and max(low, -high) > ROUNDING
-    verdict = UNDECIDED if n < MIN_ROUNDS else TIE if not certain else WIN if mean < 0 else LOSS
-    if outside is None:
-        return (1.0 if all(a == b for a, b in pairs) else None), None, None, n, verdict
-    return outside(mean), None if low is None else outside(low), None if high is None else outside(high), n, verdict
+        return Paired(None, None, None, 0, UNDECIDED, {})
+    positive = all(mine[r] > 0 and other[r] > 0 for r in rounds)
+    apart = {r: math.log(mine[r] / other[r]) if positive else mine[r] - other[r] for r in rounds}
+    mean = statistics.fmean(apart.values())
+    half = half_interval(list(apart.values())) if len(rounds) > 1 else None
+    verdict = UNDECIDED if len(rounds) < MIN_ROUNDS else verdict_of(mean, half)
+    if not positive:
+        return Paired(None if any(apart.values()) else 1.0, None, None, len(rounds), verdict, {})
+    low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
+    return Paired(math.exp(mean), low, high, len(rounds), verdict, apart)
 
 
-def over_cases(rows: list[dict[int, float]]) -> tuple[float | None, int]:
-    """How far the interval of a mean over cases reaches, in logarithms, and over how many rounds.
+def over_cases(rows: list[dict[int, float]]) -> float | None:
+    """How far the interval of a mean over cases reaches, in logarithms; None below MIN_ROUNDS.
 
     A round's value is its mean over the cases, so what hits all cases of a round is seen as the one disturbance that it
-    is. `rows` are the cases' logarithms by round; only rounds that every case has count. None below MIN_ROUNDS."""
-    rounds = set.intersection(*(set(row) for row in rows)) if rows else set()
-    if len(rounds) < MIN_ROUNDS:
-        return None, len(rounds)
-    return half_interval([statistics.fmean(row[r] for row in rows) for r in sorted(rounds)]), len(rounds)
+    is. `rows` are the cases' logarithms by round; only rounds that every case has count."""
+    import pandas
+
+    means = pandas.DataFrame(rows).dropna(axis="columns").mean()
+    return half_interval(list(means)) if len(means) >= MIN_ROUNDS else None
