@@ -14,12 +14,15 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
+import math
 import os
 import re
 import signal
 import subprocess
 import threading
 import time
+
+import pandas
 
 from spanalloc_bench import (
     allocators, build, csv_lines, documents, execute, machine, old_names, packed, progress, readme, screen, store,
@@ -236,56 +239,39 @@ def newest(results) -> str | None:
 # ---- what they say ----
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One allocator in one case; levels in KiB."""
-
-    allocator: str
-    before: int
-    soon: int
-    last: int
+OURS = libraries.DEFAULT_CONFIG
 
 
 def cases_of(meta) -> list[Case]:
     return [Case(**case) for case in meta["cases"]]
 
 
-def rows(samples, meta, case) -> list[Row]:
-    """The allocators that finished the case, in the order in which they were named."""
-    found = []
-    for name in meta["allocators"]:
-        mine = [s for s in samples if (s.case, s.allocator) == (case.id, name)]
-        if mine:
-            found.append(Row(name, *(_level(mine, at) for at in (0.0, SOON_S, float("inf")))))
-    return found
+def levels(samples, meta) -> pandas.DataFrame:
+    """KiB of each case and allocator that has samples, in the record's order: before the first free, SOON_S after it, at the
+    end."""
+    frame = pandas.DataFrame([(s.case, s.allocator, s.seconds, s.memory_kib) for s in samples],
+                             columns=["case", "allocator", "seconds", "kib"])
 
+    def level(at):
+        return frame[frame.seconds <= at].groupby(["case", "allocator"]).kib.last()
 
-def _level(samples, at) -> int:
-    """The last sample up to that second."""
-    return max((s for s in samples if s.seconds <= at), key=lambda s: s.seconds, default=samples[0]).memory_kib
+    found = pandas.DataFrame({"before": level(0.0), "soon": level(SOON_S), "last": level(math.inf)})
+    order = pandas.MultiIndex.from_product([[case.id for case in cases_of(meta)], meta["allocators"]], names=found.index.names)
+    return found.reindex(order).dropna()
 
 
 def _mib(kib) -> str:
     return f"{kib / 1024:.0f}" if kib >= 10 * 1024 else f"{kib / 1024:.1f}"
 
 
-def _ours(found) -> Row | None:
-    return next((row for row in found if row.allocator == libraries.DEFAULT_CONFIG), None)
-
-
-def _is_least(row, found, moment) -> bool:
-    return getattr(row, moment) <= (1 + NOTABLE) * min(getattr(other, moment) for other in found)
-
-
 def losses(samples, meta, moment) -> tuple[int, list[str]]:
-    """(cases with a row of ours, those in which another holds less at the moment, "soon" or "last": by how much, and who)."""
-    judged, lost = 0, []
-    for case in cases_of(meta):
-        found = rows(samples, meta, case)
-        ours, least = _ours(found), min(found, key=lambda row: getattr(row, moment), default=None)
-        judged += ours is not None
-        if ours and not _is_least(ours, found, moment):
-            lost.append(f"{case.title}: {_mib(getattr(ours, moment))} MiB, {least.allocator} {_mib(getattr(least, moment))}")
+    """(cases with a level of ours, those in which another holds less at the moment, "soon" or "last": by how much, and who)."""
+    judged, lost, titles = 0, [], {case.id: case.title for case in cases_of(meta)}
+    for case, found in levels(samples, meta)[moment].groupby("case", sort=False):
+        held = found.droplevel("case")
+        judged += OURS in held
+        if OURS in held and held[OURS] > (1 + NOTABLE) * held.min():
+            lost.append(f"{titles[case]}: {_mib(held[OURS])} MiB, {held.idxmin()} {_mib(held.min())}")
     return judged, lost
 
 
@@ -295,17 +281,16 @@ def headings(meta) -> list[str]:
 
 def table(samples, meta) -> list[list[str]]:
     """A row a case, a column an allocator: MiB SOON_S after the first free and at the end, the least bold."""
-    lines = []
-    for case in cases_of(meta):
-        found = {row.allocator: row for row in rows(samples, meta, case)}
-        cells = []
-        for name in meta["allocators"]:
-            row = found.get(name)
-            cells.append(" / ".join(
-                f"**{_mib(getattr(row, moment))}**" if _is_least(row, found.values(), moment) else _mib(getattr(row, moment))
-                for moment in ("soon", "last")) if row else "failed")
-        lines.append([case.title, *cells])
-    return lines
+    found = levels(samples, meta)[["soon", "last"]]
+    is_least = found <= (1 + NOTABLE) * found.groupby("case").transform("min")
+
+    def cell(key):
+        if key not in found.index:
+            return "failed"
+        texts = map(_mib, found.loc[key])
+        return " / ".join(f"**{text}**" if least else text for text, least in zip(texts, is_least.loc[key]))
+
+    return [[case.title, *(cell((case.id, name)) for name in meta["allocators"])] for case in cases_of(meta)]
 
 
 def _words_of_losses(samples, meta) -> list[str]:
@@ -314,7 +299,7 @@ def _words_of_losses(samples, meta) -> list[str]:
     for moment, seconds in (("soon", SOON_S), ("last", meta["settings"]["seconds"])):
         judged, lost = losses(samples, meta, moment)
         if judged:
-            said.append(f"After {seconds:g} s `{libraries.DEFAULT_CONFIG}` is within {100 * NOTABLE:.0f} % of the least in "
+            said.append(f"After {seconds:g} s `{OURS}` is within {100 * NOTABLE:.0f} % of the least in "
                         f"{judged - len(lost)} of {judged} rows." + f" Another holds less in: {'; '.join(lost)}." * bool(lost))
     return said
 
@@ -332,17 +317,16 @@ def markdown(samples, meta, where="") -> str:
 def brief(samples, meta) -> str:
     """What README.md holds."""
     case, seconds = cases_of(meta)[0], meta["settings"]["seconds"]
-    found = rows(samples, meta, case)
-    ours = _ours(found)
-    others = sorted((row for row in found if row is not ours), key=lambda row: row.last)
-    if ours is None or not others:
-        raise allocators.BadChoice(f"README.md tells of {libraries.DEFAULT_CONFIG} beside others, which the first case lacks")
+    found = levels(samples, meta).query("case == @case.id").droplevel("case")
+    others = found["last"].drop(OURS, errors="ignore").sort_values(kind="stable")
+    if OURS not in found.index or others.empty:
+        raise allocators.BadChoice(f"README.md tells of {OURS} beside others, which the first case lacks")
     freed = f"{case.keep - 1} of {case.keep}" if case.keep else "all"
     said = (f"A program fills {meta['settings']['megabytes']} MB with blocks of {size_text(case.size)}, frees {freed} of them, "
             f"and goes on with {'little work' if case.work == SMALL else 'none'}. "
-            f"`{ours.allocator}` goes from {_mib(ours.before)} MiB to {_mib(ours.soon)} within {SOON_S:g} s. "
-            f"After {seconds:g} s the others hold {_mib(others[0].last)} ({others[0].allocator}) to {_mib(others[-1].last)} "
-            f"({others[-1].allocator}): [all cases, also those it loses]({readme.RESULTS}#{HEADING}).")
+            f"`{OURS}` goes from {_mib(found.before[OURS])} MiB to {_mib(found.soon[OURS])} within {SOON_S:g} s. "
+            f"After {seconds:g} s the others hold {_mib(others.iloc[0])} ({others.index[0]}) to {_mib(others.iloc[-1])} "
+            f"({others.index[-1]}): [all cases, also those it loses]({readme.RESULTS}#{HEADING}).")
     return f"![{ALT}]({DOCUMENT_PICTURE})\n\n{said}\n"
 
 
@@ -366,9 +350,10 @@ def checksum(samples) -> str:
 
 def curves(samples, meta) -> dict[str, list[tuple[float, float]]]:
     """Of the first case: allocator -> (seconds, MiB)."""
-    case = cases_of(meta)[0]
-    return {row.allocator: [(s.seconds, s.memory_kib / 1024) for s in samples
-                            if (s.case, s.allocator) == (case.id, row.allocator)] for row in rows(samples, meta, case)}
+    case = cases_of(meta)[0].id
+    lines = {name: [(s.seconds, s.memory_kib / 1024) for s in samples if (s.case, s.allocator) == (case, name)]
+             for name in meta["allocators"]}
+    return {name: points for name, points in lines.items() if points}
 
 
 def spread(values, gap, most) -> list[float]:
@@ -459,7 +444,7 @@ def command(places, *, names, with_, cases, seconds, megabytes, out, show, write
         say(f"took {progress.duration(time.monotonic() - began)}; samples: {os.path.join(folder, CSV)}")
     samples, meta = read(folder)
     print_table(samples, meta, console)
-    if rows(samples, meta, cases_of(meta)[0]):
+    if curves(samples, meta):
         save_picture(samples, meta, os.path.join(folder, PICTURE))
         say(f"picture: {os.path.join(folder, PICTURE)}")
     if write_documents:

@@ -140,8 +140,8 @@ class ReportTest(unittest.TestCase):
 
     def test_levels_are_the_last_before_a_moment(self):
         samples, meta = self.found()
-        self.assertEqual([vars(row) for row in memory_return.rows(samples, meta, self.TWO[0])][0],
-                         {"allocator": "standard", "before": 200 * MIB, "soon": 20 * MIB, "last": 16 * MIB})
+        self.assertEqual(dict(memory_return.levels(samples, meta).loc[self.TWO[0].id, "standard"]),
+                         {"before": 200 * MIB, "soon": 20 * MIB, "last": 16 * MIB})
 
     def test_the_table_marks_the_least_and_names_what_failed(self):
         self.assertEqual(memory_return.table(*self.found()), [
