@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the table of all cases, before and after, and the best of the others, into docs/tuning.md, from a run of the suite
-in which an older build took part:
+"""Writes the table of all cases, before and after, and the best of the others, into docs/tuning.md, from a run of the
+suite in which an older build took part:
 
     spanalloc bench run -w before=/tmp/before/libspanalloc.so --out DIR
     bench/before_after.py DIR                   rewrites docs/tuning.md
@@ -39,8 +39,8 @@ def table(folder, before=BEFORE):
     rows = [[readme.case_title(found, case), *cells(found, case, found.cases[case].judged_by, before),
              *cells(found, case, MEMORY, before)] for case in found.run_by(MINE)]
     return "\n".join([
-        f"{', '.join(words.overview(found))}. Medians; lower is better but where a case counts something good. In bold: as "
-        "good as the best other allocator, or better. Cases that are judged by another number than time have it, "
+        f"{', '.join(words.overview(found))}. Medians; lower is better but where a case counts something good. In "
+        "bold: as good as the best other allocator, or better. Cases that are judged by another number than time have it, "
         "named, in the place of time.", "",
         *documents.table(["case", "before", "after", "best other", "memory before", "after", "best other"], rows), ""])
 

@@ -91,7 +91,8 @@ def table(read, names, rounds):
             cells.append((f"**{text}**" if time == least else text) + f"; {peak / 1024:.1f}")
         lines.append([name_of(shape), *cells])
     return "\n".join([
-        "Nanoseconds a query, and MiB in memory at the peak; in bold what is least in its column's row of the times.", "",
+        "Nanoseconds a query, and MiB in memory at the peak; in bold what is least in its column's row of the times.",
+        "",
         *documents.table(["a query", *names], lines, left=range(len(names) + 1)), "",
         f"Medians of {rounds} processes each, in rotation.\n"])
 

@@ -157,12 +157,14 @@ def given(places, text, taken=()) -> Allocator:
 
 def wanted(names, default=()) -> list[str]:
     """The names of an option --allocators, "A,B", once each and by those of today; `default` where it is not given."""
-    return list(dict.fromkeys(libraries.current_name(name.strip()) for name in names.split(","))) if names else list(default)
+    if not names:
+        return list(default)
+    return list(dict.fromkeys(libraries.current_name(name.strip()) for name in names.split(",")))
 
 
 def chosen(places, names, found, there=lambda contender: not contender.missing) -> list[Allocator]:
-    """Those that --allocators names, among `found` or by name only, and of `found` what --with has given. BadChoice where
-    one is not `there`."""
+    """Those that --allocators names, among `found` or by name only, and of `found` what --with has given. BadChoice
+    where one is not `there`."""
     known = {contender.name: contender for contender in found}
     taken = []
     for name in wanted(names):

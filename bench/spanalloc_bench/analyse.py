@@ -302,8 +302,8 @@ class Analysis:
     # -- best, floors --
 
     def best_other(self, case: str, allocator: str, measure, without: str = "") -> tuple[str, float] | None:
-        """The best median among the others: for one of ours, of the rivals; never the baseline, which frees nothing, nor
-        the one called `without`."""
+        """The best median among the others: for one of ours, of the rivals; never the baseline, which frees nothing,
+        nor the one called `without`."""
         facts = self.allocators[allocator]
         others = [
             name for name in self.contenders(case)

@@ -250,8 +250,8 @@ def write(folder, rows, meta):
 def read(folder) -> tuple[list[Row], dict]:
     rows, meta = csv_lines.read(Row, folder, CSV, META), old_names.read_record(folder, META)
     if not rows or not meta:
-        raise FileNotFoundError(f"{folder} holds no outcomes: it lacks {META if rows else CSV}. `spanalloc bench attacks` "
-                                "makes both")
+        raise FileNotFoundError(f"{folder} holds no outcomes: it lacks {META if rows else CSV}. `spanalloc bench "
+                                "attacks` makes both")
     return rows, meta
 
 

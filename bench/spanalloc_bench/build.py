@@ -225,7 +225,8 @@ def _run(command, what, log, say):
             for line in process.stdout:
                 log.write(line)
                 last = [*last[-LAST_WORDS + 1:], line.rstrip()]
-                step = re.match(r"\[(\d+)/(\d+)\] .*?([^\s/]+)$", last[-1])  # "[3/12] Linking CXX executable bench/larson"
+                # "[3/12] Linking CXX executable bench/larson"
+                step = re.match(r"\[(\d+)/(\d+)\] .*?([^\s/]+)$", last[-1])
                 if step:
                     bar.show(int(step[1]), int(step[2]), step[3])
         except BaseException:

@@ -249,8 +249,8 @@ def run_command(
         _print_cases([case for case in cases if schedule.contenders(case, chosen)])
         to_build = [a.name for a in taking_part.values()
                     if a.missing and not no_build and build.of_contenders(_places, [a.name])]
-        _print_contenders([dataclasses.replace(a, missing="not built yet: the run builds it") if a.name in to_build else a
-                           for a in chosen])
+        _print_contenders([dataclasses.replace(a, missing="not built yet: the run builds it") if a.name in to_build
+                           else a for a in chosen])
         runs = [cell for cell in cells if not cell.allocator.missing or cell.allocator.name in to_build]
         guess = progress.duration(progress.Estimate(runs, []).seconds())
         print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
@@ -323,7 +323,8 @@ def report_command(
 
     where = os.path.abspath(folder) if folder else tree.DEFAULT_OUT
     if not packed.path(where, store.SAMPLES):
-        raise FileNotFoundError(f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
+        raise FileNotFoundError(
+            f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
     if only:
         ids = dict.fromkeys(sample.case for sample in store.samples(where))
         chosen = [i for i in ids if any(fnmatch.fnmatchcase(i, p) or p in i for p in only)]
@@ -484,7 +485,8 @@ def manycore_command(
         None, "--cores", metavar="N,N", help="Default 1,2,4,8,16,32,64; of an odd number malloc-test leaves one idle."
     ),
     names: Optional[str] = typer.Option(
-        None, "--workloads", metavar="A,B", help="Of threadtest, larson, producer-consumer and malloc-test. Default: all."
+        None, "--workloads", metavar="A,B",
+        help="Of threadtest, larson, producer-consumer and malloc-test. Default: all.",
     ),
     allocators_: Optional[str] = typer.Option(
         None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
@@ -500,10 +502,10 @@ def manycore_command(
     """Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.
 
     Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of qemu-x86_64
-    (Debian's qemu-user). The real machine's speed does not enter; a simulation that had to go on without waiting for the
-    real kernel counts as failed, and the same command tries it again. The default takes about half an hour on 2 CPUs; an
-    interrupted run goes on where it was. docs/manycore.md describes the model, what it was validated with, and what it
-    leaves out.
+    (Debian's qemu-user). The real machine's speed does not enter; a simulation that had to go on without waiting for
+    the real kernel counts as failed, and the same command tries it again. The default takes about half an hour on 2
+    CPUs; an interrupted run goes on where it was. docs/manycore.md describes the model, what it was validated with, and
+    what it leaves out.
 
     Exit code: 0; 1 when one of our libraries failed somewhere; 125 when nothing can be simulated; 130 when interrupted.
 
@@ -665,7 +667,8 @@ def soak_command(
     ends, also when it is interrupted. The same command then starts the programs that were not finished once more.
     DIR holds soak.csv, a line a sample, soak-meta.json and soak.png. docs/soak.md says how slope and level are computed.
 
-    Needs, of Debian's packages: redis-tools; mariadb-server-core; nodejs. What is missing is said, and the rest goes on.
+    Needs, of Debian's packages: redis-tools; mariadb-server-core; nodejs. What is missing is said, and the rest goes
+    on.
 
     Exit code: 0; 1 when a server failed under one of our libraries; 125 when nothing could be run; 130 when interrupted.
 

@@ -1,9 +1,9 @@
-"""The lines of a run's table: objects of a dataclass, whose fields are the columns. A value that is not there is empty, a
-dict is JSON.
+"""The lines of a run's table: objects of a dataclass, whose fields are the columns. A value that is not there is empty,
+a dict is JSON.
 
-A line is written by a single write and pushed to the disk's cache at once, so a run that is killed loses at most the line
-that it was taking. What a kill in the middle of a write leaves behind has no newline at its end: reading passes over it,
-and whoever adds to the table cuts it off.
+A line is written by a single write and pushed to the disk's cache at once, so a run that is killed loses at most the
+line that it was taking. What a kill in the middle of a write leaves behind has no newline at its end: reading passes
+over it, and whoever adds to the table cuts it off.
 """
 
 from __future__ import annotations

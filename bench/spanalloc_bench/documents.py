@@ -49,4 +49,5 @@ def write(parts, source=tree.SOURCE):
 
 def link(folder, document, source) -> str:
     """A link from a document to a folder of the source tree."""
-    return f"[{os.path.relpath(folder, source)}]({os.path.relpath(folder, os.path.join(source, os.path.dirname(document)))})"
+    beside = os.path.join(source, os.path.dirname(document))
+    return f"[{os.path.relpath(folder, source)}]({os.path.relpath(folder, beside)})"

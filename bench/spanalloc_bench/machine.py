@@ -120,8 +120,10 @@ def version_of(allocator) -> str:
 
 def facts_of(allocator) -> dict:
     """What a command's record says of a contender."""
-    return {"version": version_of(allocator), "path": tree.relative(allocator.path), "sha256": tree.sha256(allocator.path),
-            "environment": [list(pair) for pair in allocator.environment], "ours": allocator.ours}
+    return {
+        "version": version_of(allocator), "path": tree.relative(allocator.path), "sha256": tree.sha256(allocator.path),
+        "environment": [list(pair) for pair in allocator.environment], "ours": allocator.ours,
+    }
 
 
 def git_commit(source) -> dict:

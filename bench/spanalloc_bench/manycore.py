@@ -191,7 +191,7 @@ def _weight(cell) -> float:
 
 
 def simulate(cells, folder, binaries, plugin, asked="") -> list[Row]:
-    """Simulates what the folder does not have yet; the rows of all cells. `asked`: the command's options, for the record."""
+    """Simulates what the folder does not have yet; the rows of all cells. `asked`: the options, for the record."""
     os.makedirs(folder, exist_ok=True)
     old_names.part(folder, CSV, META)
     rows = read(folder)
@@ -290,7 +290,8 @@ def _workloads(names):
 
 
 def command(places, *, cores, names, allocator_names, with_, out, quick, only_report, say, building) -> bool:
-    """Runs the command; False where one of our libraries failed somewhere. `building`: what is not there is built first."""
+    """Runs the command; False where one of our libraries failed somewhere. `building`: what is not there is built
+    first."""
     folder = os.path.abspath(out or tree.DEFAULT_OUT + "-quick" * quick)
     binaries = tree.workloads(places)
     plugin = os.path.join(binaries, simulator.PLUGIN)
@@ -325,7 +326,8 @@ def command(places, *, cores, names, allocator_names, with_, out, quick, only_re
     began = time.monotonic()
     cells = cells_of(chosen, workloads, counts, 4 if quick else 1, binaries, plugin)
     asked = {"quick": quick, "cores": cores, "workloads": names, "allocators": allocator_names, "with": " ".join(with_)}
-    rows = simulate(cells, folder, binaries, plugin, " ".join(f"{name} {value}" for name, value in asked.items() if value))
+    rows = simulate(cells, folder, binaries, plugin,
+                    " ".join(f"{name} {value}" for name, value in asked.items() if value))
     manycore_report.write(folder, rows, read_meta(folder))
     say(f"{len(rows)} simulations; took {progress.duration(time.monotonic() - began)}")
     ours = {allocator.name for allocator in chosen if allocator.ours}

@@ -311,7 +311,8 @@ def fragment(rows, drawings, meta) -> str:
         cores, drawing = most_cores(rows, workload), drawings.get(workload)
         columns = [tables.Column(text, left=text in LEFT) for text in headings(workload)]
         parts.append({
-            "name": workload, "title": WORKLOADS[workload].title, "cores": _count(cores), "notes": notes(rows, workload),
+            "name": workload, "title": WORKLOADS[workload].title, "cores": _count(cores),
+            "notes": notes(rows, workload),
             "picture": drawing and Markup(plots.inline(drawing, f"Curves of {workload}, up to {_count(cores)}")),
             "table": tables.Table("", columns, [list(map(tables.Cell, line)) for line in table(rows, workload, cores)]),
         })

@@ -1,5 +1,5 @@
-"""What `spanalloc bench manycore` simulates: the workloads with their two lengths, and what allocators are told of a machine
-with so many cores."""
+"""What `spanalloc bench manycore` simulates: the workloads with their two lengths, and what allocators are told of a
+machine with so many cores."""
 
 from __future__ import annotations
 

@@ -247,8 +247,8 @@ def cases_of(meta) -> list[Case]:
 
 
 def levels(samples, meta) -> pandas.DataFrame:
-    """KiB of each case and allocator that has samples, in the record's order: before the first free, SOON_S after it, at the
-    end."""
+    """KiB of each case and allocator that has samples, in the record's order: before the first free, SOON_S after it,
+    at the end."""
     frame = pandas.DataFrame([(s.case, s.allocator, s.seconds, s.memory_kib) for s in samples],
                              columns=["case", "allocator", "seconds", "kib"])
 
@@ -256,7 +256,8 @@ def levels(samples, meta) -> pandas.DataFrame:
         return frame[frame.seconds <= at].groupby(["case", "allocator"]).kib.last()
 
     found = pandas.DataFrame({"before": level(0.0), "soon": level(SOON_S), "last": level(math.inf)})
-    order = pandas.MultiIndex.from_product([[case.id for case in cases_of(meta)], meta["allocators"]], names=found.index.names)
+    order = pandas.MultiIndex.from_product([[case.id for case in cases_of(meta)], meta["allocators"]],
+                                           names=found.index.names)
     return found.reindex(order).dropna()
 
 
@@ -265,7 +266,8 @@ def _mib(kib) -> str:
 
 
 def losses(samples, meta, moment) -> tuple[int, list[str]]:
-    """(cases with a level of ours, those in which another holds less at the moment, "soon" or "last": by how much, and who)."""
+    """(cases with a level of ours, those in which another holds less at the moment, "soon" or "last": by how much, and
+    who)."""
     judged, lost, titles = 0, [], {case.id: case.title for case in cases_of(meta)}
     for case, found in levels(samples, meta)[moment].groupby("case", sort=False):
         held = found.droplevel("case")
@@ -325,8 +327,9 @@ def brief(samples, meta) -> str:
     said = (f"A program fills {meta['settings']['megabytes']} MB with blocks of {size_text(case.size)}, frees {freed} of them, "
             f"and goes on with {'little work' if case.work == SMALL else 'none'}. "
             f"`{OURS}` goes from {_mib(found.before[OURS])} MiB to {_mib(found.soon[OURS])} within {SOON_S:g} s. "
-            f"After {seconds:g} s the others hold {_mib(others.iloc[0])} ({others.index[0]}) to {_mib(others.iloc[-1])} "
-            f"({others.index[-1]}): [all cases, also those it loses]({readme.RESULTS}#{HEADING}).")
+            f"After {seconds:g} s the others hold {_mib(others.iloc[0])} ({others.index[0]}) to "
+            f"{_mib(others.iloc[-1])} ({others.index[-1]}): "
+            f"[all cases, also those it loses]({readme.RESULTS}#{HEADING}).")
     return f"![{ALT}]({DOCUMENT_PICTURE})\n\n{said}\n"
 
 
@@ -415,7 +418,8 @@ def save_picture(samples, meta, path):
 
 
 def print_table(samples, meta, console):
-    console.print(screen.table(headings(meta), [[cell.replace("**", "") for cell in line] for line in table(samples, meta)]))
+    lines = [[cell.replace("**", "") for cell in line] for line in table(samples, meta)]
+    console.print(screen.table(headings(meta), lines))
     for said in _words_of_losses(samples, meta):
         console.print(said.replace("`", ""), markup=False, highlight=False)
 

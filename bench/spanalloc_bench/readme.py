@@ -113,8 +113,9 @@ def suite_table(found) -> str:
             "lost; a tie is where the 95 % interval of the per-round ratio contains 1. Other: the cases that are judged by "
             "another number than time. Failed: in how many cases, ours / the other.", ""]
     for mine in found.products():
-        text += documents.table([f"`{mine}` against", "time", "W/T/L", "memory", "W/T/L", "other W/T/L", "cases", "failed"],
-                                [_row(found, mine, other) for other in found.opponents(mine)])
+        text += documents.table(
+            [f"`{mine}` against", "time", "W/T/L", "memory", "W/T/L", "other W/T/L", "cases", "failed"],
+            [_row(found, mine, other) for other in found.opponents(mine)])
         text.append("")
         for said in (words.memory_leaves_out(found, mine), words.other_numbers(found, mine)):
             text += [said, ""] if said else []

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs no other, and PNGs of its plots. templates/report.html has its words."""
+"""The report of a run: one HTML file that needs no other, and PNGs of its plots. Its words are in templates/."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def write(folder) -> str:
         return Markup(f"<figure>{plots.inline(drawing, alt)}</figure>")
 
     page = pages.TEMPLATES.get_template(REPORT).render(
-        found=found, product=next(iter(found.products()), None), papers=_paper_figures(folder), manycore=_manycore(folder),
-        run=_run(found), samples=os.path.basename(packed.path(folder, store.SAMPLES)), figure=figure, analyse=analyse,
-        drawings=drawings, tables=tables, words=words)
+        found=found, product=next(iter(found.products()), None), papers=_paper_figures(folder),
+        manycore=_manycore(folder), run=_run(found), samples=os.path.basename(packed.path(folder, store.SAMPLES)),
+        figure=figure, analyse=analyse, drawings=drawings, tables=tables, words=words)
     path = os.path.join(folder, REPORT)
     packed.replace(path, page.encode())
     return path

@@ -17,7 +17,8 @@ def console(width=WIDE) -> Console:
     if sys.stdout.isatty():
         return Console()
     columns = os.environ.get("COLUMNS", "")
-    return Console(width=int(columns) if columns.isdecimal() and int(columns) > 0 else width, no_color=True, highlight=False)
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else width
+    return Console(width=width, no_color=True, highlight=False)
 
 
 def table(headings, rows=(), title=None, left=None) -> Table:

@@ -1,4 +1,4 @@
-"""Where the suite's files are: the source tree, the built workloads, the generated inputs, a run's results; and which."""
+"""Where the suite's files are: the source tree, the built workloads, the generated inputs, a run's results."""
 
 from __future__ import annotations
 

@@ -53,9 +53,10 @@ def shape(name: str, threads: int = 1, judged: tuple[str, ...] = (), **options) 
     """A case of the shape with the program's options in this order. `judged`: by another metric of the run than usual,
     with what then stands at the end of the id and of the title."""
     size, number = options.get("size", 0), options.get("other", 0)
+    last = size + (options.get("blocks", 0) - 1) * number
     known = {**options, "size": size_text(size), "size_id": short(size), "other": size_text(number),
-             "other_id": short(number), "number": number, "last": size_text(size + (options.get("blocks", 0) - 1) * number),
-             "threads": count(threads), "seconds": options.get("rounds", 0) / 1000}
+             "other_id": short(number), "number": number, "last": size_text(last), "threads": count(threads),
+             "seconds": options.get("rounds", 0) / 1000}
     variant, title = (text.format(**known) for text in SHAPES[name])
     metric, id_end, title_end = judged or ("held_mib" if name in HELD else "time", "", "")
     return _case(variant + id_end, title + title_end.format(**known), {"shape": name, **options}, threads, metric)

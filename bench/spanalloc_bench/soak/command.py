@@ -109,8 +109,8 @@ def command(places, *, minutes, names, allocator_names, with_, cycle_s, seed, ou
     if not only_report:
         wanted = chosen_programs(names, say)
         if building:
-            build.make(places, [*build.helpers(places), *build.of_contenders(places, allocators.wanted(allocator_names, ALLOCATORS))],
-                       say)
+            needed = allocators.wanted(allocator_names, ALLOCATORS)
+            build.make(places, [*build.helpers(places), *build.of_contenders(places, needed)], say)
         chosen = allocators.present(places, allocator_names, ALLOCATORS, with_, say, newest)
         asked = settings(chosen, minutes, cycle_s, seed)
         with records.Folder(folder_path) as folder:
