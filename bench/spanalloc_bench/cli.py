@@ -257,14 +257,14 @@ def run_command(
         return
     # Before an hour of measuring, so that what they lack, or an edit meanwhile, does not spoil its end.
     import psutil  # noqa: F401
-    from spanalloc_bench import report, summary  # noqa: F401
+    from spanalloc_bench import analyse, report, summary  # noqa: F401
 
     if not no_build:
         build.make(_places, [*build.of_contenders(_places, taking_part), *build.of_cases(_places, cases)], _say)
         chosen = _contenders(names, with_, ablations, nbbs)
     schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
     _require_results(folder, cases)
-    summary.print_groups(folder, screen.console())
+    summary.print_groups(analyse.load(folder), screen.console())
     _show(folder)
     print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")
     _judge_ours(folder, cases, chosen)
@@ -272,10 +272,12 @@ def run_command(
 
 def _show(folder):
     """The summary on the screen, the report in the folder."""
-    from spanalloc_bench import report, summary
+    from spanalloc_bench import analyse, report, summary
 
-    summary.print_summary(folder, screen.console())
+    found = analyse.load(folder)
+    summary.print_summary(found, screen.console())
     print(f"Report: {report.write(folder)}")
+    return found
 
 
 def _require_results(folder, cases):
@@ -319,22 +321,22 @@ def report_command(
                spanalloc bench report out/bench --only larson
     """
 
-    from spanalloc_bench import packed, summary
+    from spanalloc_bench import analyse, packed, summary
 
     where = os.path.abspath(folder) if folder else tree.DEFAULT_OUT
     if not packed.path(where, store.SAMPLES):
         raise FileNotFoundError(
             f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
     if only:
-        ids = dict.fromkeys(sample.case for sample in store.samples(where))
-        chosen = [i for i in ids if any(fnmatch.fnmatchcase(i, p) or p in i for p in only)]
+        found = analyse.load(where)
+        chosen = [case for case in found.cases if any(fnmatch.fnmatchcase(case, p) or p in case for p in only)]
         if not chosen:
             raise allocators.BadChoice(f"{where} has no case with {' or '.join(only)} in its name")
-        summary.print_case_tables(where, screen.console(), chosen)
-        return
-    _show(where)
-    if tables:
-        summary.print_case_tables(where, screen.console())
+    else:
+        found = _show(where)
+        chosen = found.suite if tables else []
+    for case in chosen:
+        summary.print_case_table(found, case, screen.console())
 
 
 @app.command("keep", short_help="Copy a run's samples, compressed, to be kept.", context_settings=HELP_SETTINGS)

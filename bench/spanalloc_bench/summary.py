@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from spanalloc_bench import analyse, screen, tables, words
+from spanalloc_bench import tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, TIE, TIME, WIN
 
 _STYLES = {WIN: "green", LOSS: "red", TIE: "", tables.OURS: "bold", tables.BAD: "bold red", tables.DIM: "dim"}
@@ -42,10 +42,9 @@ def draw(table: tables.Table, wide=False) -> Table:
         heading = Text(f"{group}\n{text}" if grouped else text)
         drawn.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in table.rows:
-        cells, place = [], 0
-        for cell in row:
+        cells = []
+        for cell, place in table.placed(row):
             column = table.columns[place]
-            place += cell.span
             if cell.span > 1:
                 notes.append(f"{row[0].text} {cell.text}")
                 cells.append(Text(cell.text.split(":")[0], _STYLES[cell.tone]))
@@ -73,10 +72,8 @@ def _print(to: Console, table: tables.Table):
     to.print()
 
 
-def print_summary(folder, to: Console | None = None):
+def print_summary(found, to: Console):
     """The first screen: where the product wins, ties and loses against each allocator, and by how much."""
-    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or screen.console()
     ours = found.products()
     overview = escape(" · ".join(words.overview(found)))
     to.print(f"[bold]spanalloc's benchmark suite[/]  {overview}", highlight=False)
@@ -110,10 +107,8 @@ def print_summary(folder, to: Console | None = None):
         _print(to, tables.latency_matrix(found, product))
 
 
-def print_groups(folder, to: Console | None = None):
+def print_groups(found, to: Console):
     """Every workload: the medians of all, and their ratios to the best of the others and to the floors."""
-    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or screen.console()
     for group in found.groups():
         for measure in (TIME, METRIC, MEMORY):
             table = tables.group_brief(found, group, measure)
@@ -121,22 +116,12 @@ def print_groups(folder, to: Console | None = None):
                 _print(to, table)
 
 
-def print_case_table(folder, case: str, to: Console | None = None):
+def print_case_table(found, case: str, to: Console):
     """One case: medians, ratios to the best of the others and to the floors, the product's verdict on each; below that
     the latencies."""
-    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or screen.console()
     measures = found.measures(case)
     judged = [measure for measure in measures if not isinstance(measure, tuple)]
     _print(to, tables.case_table(found, case, found.products()[:1], judged))
     latencies = [measure for measure in measures if isinstance(measure, tuple)]
     if latencies:
         _print(to, tables.latency_table(found, case))
-
-
-def print_case_tables(folder, to: Console | None = None, cases=None):
-    """The table of every case of the suite, or those of `cases`."""
-    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
-    to = to or screen.console()
-    for case in found.suite if cases is None else cases:
-        print_case_table(found, case, to)

@@ -241,7 +241,7 @@ class SummaryTest(Run):
         from rich.console import Console
 
         out = io.StringIO()
-        printer(self.folder, *arguments, Console(file=out, width=width, no_color=True, highlight=False))
+        printer(self.found, *arguments, Console(file=out, width=width, no_color=True, highlight=False))
         return out.getvalue()
 
     def test_first_screen(self):
@@ -283,7 +283,7 @@ class SummaryTest(Run):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             console = screen.console()
-            summary.print_summary(self.folder, console)
+            summary.print_summary(self.found, console)
         self.assertEqual(console.width, int(os.environ.get("COLUMNS") or screen.WIDE))
         self.assertNotIn("\x1b", out.getvalue())
 
@@ -520,7 +520,7 @@ class NumbersTest(Run):
         from spanalloc_bench import report, summary
 
         out = io.StringIO()
-        summary.print_summary(self.folder, Console(file=out, width=300, no_color=True, highlight=False))
+        summary.print_summary(self.found, Console(file=out, width=300, no_color=True, highlight=False))
         self.assertIn(self.SENTENCE, out.getvalue())
         self.assertRegex(out.getvalue(), r"idle_over_live +idle .*×6\.0")
         with open(report.write(self.folder), encoding="utf-8") as file:
