@@ -455,6 +455,7 @@ std::uintptr_t pthread_of(std::uintptr_t mark) {
 namespace {
 
 constinit Atomic<void (*)()> let_go_of_locks{nullptr};
+constinit Atomic<bool (*)(const void*, AddressFacts&)> describe_address{nullptr};
 
 // As the kernel has it, not libc.
 struct KernelAction {
@@ -572,31 +573,76 @@ class Report {
   }
 }
 
-[[noreturn, gnu::noinline]] void report(const char* line, int length, std::size_t most) {
+[[noreturn, gnu::noinline]] void report(const char* line, std::size_t length) {
   // In a kernel call what the locks guard may be half changed; there the
   // thread is served without any.
   if (auto* let_go = let_go_of_locks.load_acquire(); let_go != nullptr && !in_kernel_call())
     let_go();
-  if (length > 0) write_text(2, line, min_of(static_cast<std::size_t>(length), most - 1));
+  write_text(2, line, length);
   if (Report::is_in_handler()) end_by_default_action();
   const Report this_one;
   abort();
 }
 
+// A line of a report: what does not fit is left out.
+class Line {
+ public:
+  template <class... Values>
+  void add(const char* format, Values... values) {
+    const int added = snprintf(text_ + length_, kRoom - length_, format, values...);
+    if (added > 0) length_ = min_of(length_ + static_cast<std::size_t>(added), kRoom - 1);
+  }
+  void add_facts(const AddressFacts& facts, std::uintptr_t address) {
+    const bool has_block = facts.block_bytes != 0;
+    if (has_block && address == facts.block)
+      add(" (block of %zu bytes", facts.block_bytes);
+    else if (has_block)
+      add(" (inside the block of %zu bytes at %#zx", facts.block_bytes, facts.block);
+    if (facts.range != nullptr)
+      add("%s%s %zu at %#zx", has_block ? "; " : " (", facts.range, facts.range_number,
+          facts.range_at);
+    if (facts.range != nullptr && facts.state != nullptr) add(": %s", facts.state);
+    if (facts.range != nullptr && facts.owner != 0) {
+      add(", thread %#zx%s", pthread_of(facts.owner),
+          facts.owner == address_of(thread_id()) ? " (this one)" : "");
+    }
+    if (has_block || facts.range != nullptr) add("%s", ")");
+  }
+  void end() { text_[length_++] = '\n'; }
+  const char* text() const { return text_; }
+  std::size_t length() const { return length_; }
+
+ private:
+  static constexpr std::size_t kRoom = 512;  // with a 0 in the place of the line's end
+  char text_[kRoom] = {};
+  std::size_t length_ = 0;  // below kRoom
+};
+
 }  // namespace
 
-void before_fatal(void (*let_go)()) {
+void before_fatal(void (*let_go)(), bool (*describe)(const void*, AddressFacts&)) {
+  describe_address.store_release(describe);
   let_go_of_locks.store_release(let_go);
 }
 
 void fatal(const char* what) {
-  char line[256];
-  report(line, snprintf(line, sizeof line, "spanalloc: %s\n", what), sizeof line);
+  Line line;
+  line.add("spanalloc: %s", what);
+  line.end();
+  report(line.text(), line.length());
 }
 
 void fatal(const char* what, const void* address) {
-  char line[256];
-  report(line, snprintf(line, sizeof line, "spanalloc: %s %p\n", what, address), sizeof line);
+  Line line;
+  line.add("spanalloc: %s %p", what, address);
+  // First: what is told is as it was when the misuse was found.
+  AddressFacts facts;
+  if (auto* describe = describe_address.load_acquire();
+      describe != nullptr && describe(address, facts)) {
+    line.add_facts(facts, address_of(address));
+  }
+  line.end();
+  report(line.text(), line.length());
 }
 
 }  // namespace spanalloc::os

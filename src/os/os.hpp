@@ -231,14 +231,27 @@ bool option_switch(const char* name, bool fallback);
 /// stderr) too long for `size` bytes.
 bool option_text(const char* name, char* out, std::size_t size);
 
-/// Writes "spanalloc: <what> <address>" to stderr in one line and aborts. A handler of SIGABRT may
-/// do with the heap what it likes: whoever calls this has taken what is damaged out of use, and
-/// what the thread holds it is made to let go of first (before_fatal()). If a handler that this has
-/// called is still running in this thread, it is the process's end, by SIGABRT's default action.
+/// What a heap knows of an address that a report names. 0 and null: unknown.
+struct AddressFacts {
+  std::uintptr_t block = 0;      ///< where the block begins in which the address lies,
+  std::size_t block_bytes = 0;   ///< and its bytes
+  const char* range = nullptr;   ///< what the heap calls a range of blocks of one size,
+  std::size_t range_number = 0;  ///< its number there,
+  std::uintptr_t range_at = 0;   ///< where it begins,
+  const char* state = nullptr;   ///< what it is,
+  std::uintptr_t owner = 0;      ///< and the thread_id() of the thread that has it
+};
+
+/// Writes "spanalloc: <what> <address> (<facts>)" to stderr in one line and aborts. A handler of
+/// SIGABRT may do with the heap what it likes: whoever calls this has taken what is damaged out of
+/// use, and what the thread holds it is made to let go of first (before_fatal()). If a handler that
+/// this has called is still running in this thread, it is the process's end, by SIGABRT's default
+/// action.
 [[noreturn]] void fatal(const char* what, const void* address);
 [[noreturn]] void fatal(const char* what);
-/// What has the calling thread let go of all locks.
-void before_fatal(void (*let_go)());
+/// What has the calling thread let go of all locks; and what tells of an address, without a lock.
+/// (False: it is no address of a heap.)
+void before_fatal(void (*let_go)(), bool (*describe)(const void* address, AddressFacts& out));
 /// Writes bytes to a file descriptor. False: not all of them, and nothing that anybody could do
 /// about it.
 bool write_text(int fd, const char* text, std::size_t length);

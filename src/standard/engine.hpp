@@ -8,6 +8,7 @@
 #include "engine/engine.hpp"
 #include "os/os.hpp"
 #include "standard/config.hpp"
+#include "standard/description.hpp"
 #include "standard/fork_recovery.hpp"
 #include "standard/heap.hpp"
 #include "standard/inspection.hpp"
@@ -112,9 +113,9 @@ class StandardEngineOf {
   static constexpr void tell_layout(Inspection& out) { InspectionAccess::tell<Config>(out, pages); }
 
   // The default heap, its page layer, and the calling thread's cache for it.
-  static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child,
-                                      &standard::ForkRecovery<Config>::let_go,
-                                      &pass_epochs_in_background};
+  static inline constinit Pages pages{
+      &standard::ForkRecovery<Config>::enter_child, &standard::ForkRecovery<Config>::let_go,
+      &pass_epochs_in_background, &standard::Description<Config>::describe};
   static inline constinit Heap heap{pages, &ThreadCache::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local ThreadCache thread_cache{heap, pages};
   // Our other thread-local storage: 8 bytes of inside_without_cache, 4 of sync/spin_lock.hpp, 1 of

@@ -2,6 +2,7 @@
 // alignment. No thread owns such a span.
 #pragma once
 
+#include "engine/engine.hpp"
 #include "standard/fill.hpp"
 #include "standard/large_block_place.hpp"
 #include "standard/refill.hpp"

@@ -33,11 +33,13 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
 
   /// A fork's child calls `put_right` first of all; a thread calls `at_misuse` before it reports a
   /// misuse; see fork_recovery.hpp. `background`: the body of the background thread, if there may
-  /// be one: such a layer is never destroyed.
+  /// be one: such a layer is never destroyed. `tell`: see description.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*),
                                void (*at_misuse)(thread::ForkWatch*) = nullptr,
-                               void (*background)() = nullptr)
-      : thread::ForkWatch{put_right, at_misuse},
+                               void (*background)() = nullptr,
+                               bool (*tell)(thread::ForkWatch*, const void*,
+                                            os::AddressFacts&) = nullptr)
+      : thread::ForkWatch{put_right, at_misuse, tell},
         memory_return(*this, background),
         caches(*this),
         heaps(*this),

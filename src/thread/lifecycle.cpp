@@ -115,6 +115,14 @@ void leave_all() {
   }
 }
 
+// Without the lock, too.
+bool describe(const void* address, os::AddressFacts& out) {
+  for (ForkWatch* watch = watches.load_acquire(); watch != nullptr; watch = watch->next) {
+    if (watch->describe != nullptr && watch->describe(watch, address, out)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void watch_forks(ForkWatch& watch) {
@@ -127,7 +135,7 @@ void watch_forks(ForkWatch& watch) {
     // ENOMEM: a child then waits for locks that are lost.
     pthread_atfork(begin_fork, end_fork, enter_child);
   }
-  os::before_fatal(&leave_all);
+  os::before_fatal(&leave_all, &describe);
   LockGuard guard(list_lock);
   for (const ForkWatch* at = watches.load_relaxed(); at != nullptr; at = at->next) {
     if (at == &watch) return;

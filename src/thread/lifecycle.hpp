@@ -13,6 +13,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "os/os.hpp"
 
 namespace spanalloc::thread {
 
@@ -52,7 +53,8 @@ class ExitKey {
   Atomic<unsigned> key_plus_one_{0};
 };
 
-/// What must be put right in a fork's child, and let go of before a misuse is reported.
+/// What must be put right in a fork's child, and let go of before a misuse is reported; and what
+/// tells of an address that the report names.
 /// Zero-initialisable but for the functions.
 struct ForkWatch {
   void (*in_child)(ForkWatch* self);
@@ -60,6 +62,9 @@ struct ForkWatch {
   /// it had ended: a handler of SIGABRT allocates, forks, or jumps out. (Not with anything
   /// of others': nobody waits.)
   void (*let_go)(ForkWatch* self) = nullptr;
+  /// What the records say of an address: false, if it is none of this heap's. Takes no lock, and
+  /// believes no record: others may be changing it.
+  bool (*describe)(ForkWatch* self, const void* address, os::AddressFacts& out) = nullptr;
   ForkWatch* next = nullptr;  ///< the list's
 };
 

@@ -227,7 +227,7 @@ void fatal(const char* what) {
   simulation::end_if_excused();
   simulation::fail("the heap reports: %s", what);
 }
-void before_fatal(void (*)()) {}
+void before_fatal(void (*)(), bool (*)(const void*, AddressFacts&)) {}
 bool write_text(int, const char*, std::size_t) {
   return true;
 }

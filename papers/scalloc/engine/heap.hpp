@@ -132,7 +132,8 @@ class Heap {
   friend struct spanalloc::ScallocTestAccess;
 
   struct Watch : thread::ForkWatch {
-    constexpr explicit Watch(Heap& h) : thread::ForkWatch{&in_forked_child, &leave_all}, heap(&h) {}
+    constexpr explicit Watch(Heap& h)
+        : thread::ForkWatch{&in_forked_child, &leave_all, &Heap::describe}, heap(&h) {}
     Heap* heap;
   };
 
@@ -172,6 +173,7 @@ class Heap {
   // --- Fork (heap_fork.hpp) ----------------------------------------------------------------------
   static void in_forked_child(thread::ForkWatch* watch);
   static void leave_all(thread::ForkWatch* watch);
+  static bool describe(thread::ForkWatch* watch, const void* p, os::AddressFacts& out);
   SPANALLOC_COLD void recover_in_child(Thread& self);
   SPANALLOC_COLD void after_fork(Thread& self);
   void put_right(Thread& self);

@@ -53,6 +53,30 @@ void Heap<Config>::leave_all(thread::ForkWatch* watch) {
   heap.recovery_is_due_.compare_exchange_strong_acq_rel(nothing, kBurialIsDue);
 }
 
+// For the line that reports a misuse. The header of a free span may not be in memory.
+template <class Config>
+SPANALLOC_COLD bool Heap<Config>::describe(thread::ForkWatch* watch, const void* p,
+                                           os::AddressFacts& out) {
+  constexpr const char* kStates[] = {"expected", "free", "hot", "floating", "reusable", "lost"};
+  const Directory& directory = static_cast<Watch*>(watch)->heap->backend_.directory();
+  const Mark mark = directory.mark_of(p);
+  if (mark.is_nothing()) return false;
+  const Span* const span = span_at(p);
+  out.range = "span";
+  out.range_number = index_of(directory.number_of(span));
+  out.range_at = span->address();
+  out.state = mark.is_free() ? "free" : nullptr;
+  if (!mark.is_class()) return true;
+  const SizeClass& its_class = kSizeClasses[index_of(mark.size_class())];
+  const auto state = static_cast<std::size_t>(span->load_word().state());
+  if (state < sizeof kStates / sizeof *kStates) out.state = kStates[state];
+  const std::size_t offset = span->offset_of(p) - std::size_t{span->first_block};
+  if (offset >= std::size_t{its_class.block_size} * its_class.blocks) return true;
+  out.block = address_of(p) - offset % its_class.block_size;
+  out.block_bytes = its_class.block_size;
+  return true;
+}
+
 // The calling thread is alone, and in no call.
 template <class Config>
 void Heap<Config>::recover_in_child(Thread& self) {

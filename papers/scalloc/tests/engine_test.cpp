@@ -12,6 +12,7 @@
 #include <future>
 #include <latch>
 #include <set>
+#include <string>
 #include <thread>
 #include <type_traits>
 
@@ -488,8 +489,10 @@ TEST_F(ScallocDeathTest, NotTheStartOfABlock) {
 
 TEST_F(ScallocDeathTest, DoubleFree) {
   void* p = heap->allocate(100);
+  const std::string bytes = std::to_string(heap->usable_size(p));
   heap->deallocate(p);
-  EXPECT_DEATH(heap->deallocate(p), "double free of 0x");
+  EXPECT_DEATH(heap->deallocate(p), "double free of 0x[0-9a-f]+ \\(block of " + bytes +
+                                        " bytes; span [0-9]+ at 0x[0-9a-f]+: hot\\)");
   auto floating = make_floating_span(*heap, 256);
   heap->deallocate(floating[0]);
   EXPECT_DEATH(heap->deallocate(floating[0]), "double free of 0x");

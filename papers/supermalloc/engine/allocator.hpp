@@ -407,7 +407,26 @@ class Allocator {
   BigObjects<Config> big_{chunks_, cpus_, secret_};
   GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), big_.huge(), caches_, secret_};
   WakingLock start_lock_;
-  Watch fork_watch_{{&enter_child, &leave}, this};
+  // For the line that reports a misuse.
+  SPANALLOC_COLD static bool describe(thread::ForkWatch* watch, const void* p,
+                                      os::AddressFacts& out) {
+    const ChunkTable& chunks = static_cast<Watch*>(watch)->allocator->chunks_;
+    const ChunkEntry entry = chunks.at(p);
+    if (entry.word() == 0) return false;
+    out.range = "chunk";
+    out.range_number = chunks.number_of(p);
+    out.range_at = chunks.address(chunks.number_of(p));
+    out.state = entry.is_free() ? "free" : entry.is_bin() ? "objects of one size" : "a huge object";
+    if (!entry.is_bin() || entry.bin() >= TheBins::kCount) return true;
+    const Bin& bin = TheBins::of(entry.bin());
+    const std::size_t place = address_of(p) - out.range_at - bin.origin;  // wraps: bookkeeping
+    if (place / bin.size < bin.first || place / bin.size >= bin.objects) return true;
+    out.block = address_of(p) - place % bin.size;
+    out.block_bytes = bin.size;
+    return true;
+  }
+
+  Watch fork_watch_{{&enter_child, &leave, &describe}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch
 };
 

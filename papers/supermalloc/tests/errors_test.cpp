@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,9 @@ TEST_F(SupermallocErrorsDeathTest, PointersIntoSmallObjects) {
       EXPECT_NAMED(heap_->usable_size(p + offset), "^spanalloc: pointer is no object in use");
       EXPECT_NAMED(heap_->resize(p + offset, 10), "^spanalloc: pointer is no object in use");
     }
+    EXPECT_NAMED(heap_->deallocate(p + 8), "\\(inside the block of " + std::to_string(bin.size) +
+                                               " bytes at 0x[0-9a-f]+; chunk [0-9]+ at "
+                                               "0x[0-9a-f]+: objects of one size\\)");
     // The chunk's bookkeeping, and its wilderness.
     char* chunk = static_cast<char*>(pointer_to(align_down(address_of(p), kChunk)));
     EXPECT_NAMED(heap_->deallocate(chunk), "no object in use");
@@ -47,7 +51,7 @@ TEST_F(SupermallocErrorsDeathTest, PointersIntoSmallObjects) {
                  "no object in use");
     EXPECT_NAMED(heap_->deallocate(chunk + kChunk - 16), "no object in use");
     char text[64];
-    std::snprintf(text, sizeof text, "0x%zx\n$", address_of(p) + 1);
+    std::snprintf(text, sizeof text, ": 0x%zx \\(", address_of(p) + 1);
     EXPECT_NAMED(heap_->deallocate(p + 1), text);
     heap_->deallocate(p);
   }
@@ -144,7 +148,8 @@ TEST_F(SupermallocErrorsDeathTest, WritesAfterFreeAreNamedBeforeTheObjectIsHande
   }
   // The address is that of the object that was written to.
   char text[80];
-  std::snprintf(text, sizeof text, "free object overwritten.*0x%zx\n$", address_of(freed.back()));
+  std::snprintf(text, sizeof text, "free object overwritten.*: 0x%zx \\(",
+                address_of(freed.back()));
   EXPECT_NAMED((std::memset(freed.back(), 'A', 8), heap_->allocate(1000)), text);
   // What lies behind the first two words is nobody's affair.
   for (void* p : freed) std::memset(static_cast<char*>(p) + 16, 'A', 984);
