@@ -24,6 +24,7 @@ struct InspectionAccess {
     tell_arena<Config>(out);
     tell_span(out);
     tell_cache<Config>(out);
+    tell_blocks<Config>(out);
   }
 
  private:
@@ -48,6 +49,8 @@ struct InspectionAccess {
     out.link_key = &standard::link_key;
     out.outside_objects = &pages.outside.entries_;
     out.outside_bytes = &pages.outside.bytes_;
+    out.outside_table = &pages.outside.table_;
+    out.no_block = standard::no_block();
   }
 
   template <class Config>
@@ -125,6 +128,23 @@ struct InspectionAccess {
     out.batch_span = offsetof(RemoteBatch, last_span);
     out.batch_quota = offsetof(RemoteBatch, most);
     out.batch_left = offsetof(RemoteBatch, left_);
+  }
+
+  template <class Config>
+  static constexpr void tell_blocks(Inspection& out) {
+    using standard::BlockTest;
+    using standard::Span;
+    using Record = standard::CacheRecord<Config>;
+    using Magazines = standard::Magazines<Config>;
+    using Outside = typename standard::BlocksOutside<Config>::Entry;
+    out.kept_mark = sizeof(standard::NoBlock);
+    out.span_order = offsetof(Span, order_);
+    out.span_first = offsetof(Span, shown_) + offsetof(BlockTest, base);
+    out.batch_list = offsetof(standard::RemoteBatch, free_list_);
+    out.cache_slots = offsetof(Record, magazines) + offsetof(Magazines, blocks_);
+    out.slots_stride = sizeof(Magazines::blocks_[0]);
+    out.outside_before = Outside::kBeforeShift;
+    out.outside_owner = Outside::kOwnerShift;
   }
 };
 

@@ -92,7 +92,8 @@ TEST(StandardInspection, HasItsFieldsOneBehindTheOther) {
   EXPECT_EQ(offsetof(Inspection, class_stride), offsetof(Inspection, classes) + 12 * 8);
   EXPECT_EQ(offsetof(Inspection, batch_left) + 4, offsetof(Inspection, class_stride) + 48 * 4);
   EXPECT_EQ(offsetof(Inspection, program_heaps), offsetof(Inspection, batch_left) + 4);
-  EXPECT_EQ(sizeof(Inspection), offsetof(Inspection, program_heaps) + 8);
+  EXPECT_EQ(offsetof(Inspection, kept_mark), offsetof(Inspection, program_heaps) + 3 * 8);
+  EXPECT_EQ(sizeof(Inspection), offsetof(Inspection, kept_mark) + 8 * 4);
 }
 
 struct Untold {
@@ -198,9 +199,12 @@ TEST(StandardInspection, LeadsToTheFieldsOfASpansRecord) {
   EXPECT_EQ(read<std::uint8_t>(at, inspection.span_uncounted), 0u);
   // The list that a reader follows: the word of a block, its address and the key give the next.
   std::size_t listed = 0;
-  for (std::uint64_t block = read<std::uint64_t>(at, inspection.span_list); (block & 8) == 0;
-       ++listed)
+  std::uint64_t block = read<std::uint64_t>(at, inspection.span_list);
+  for (; (block & 8) == 0; ++listed)
     block ^= read<std::uint64_t>(pointer_to(block)) ^ word(inspection.link_key);
+  EXPECT_EQ(block, address_of(inspection.no_block));
+  EXPECT_EQ(read<std::uint8_t>(at, inspection.span_order), span->order());
+  EXPECT_EQ(read<std::uint64_t>(at, inspection.span_first), span->first_block());
   EXPECT_EQ(listed,
             standard::length_of(span->free_list().first(), standard::kMostSpan, 1u << 16).blocks);
   EXPECT_GE(listed, 10u);
@@ -229,6 +233,7 @@ TEST(StandardInspection, LeadsToWhatThreadsKeep) {
       if (quota == 0) continue;
       EXPECT_EQ(read<std::uint32_t>(batch, inspection.batch_span), index_of(lender.number));
       in_batches += quota - read<std::uint32_t>(batch, inspection.batch_left);
+      EXPECT_EQ(read<std::uint64_t>(batch, inspection.batch_list), address_of(blocks[9]));
     }
     // (The first block of a span that a thread frees goes to the span, unless the record remembers
     // the span from its last thread.)
@@ -247,6 +252,32 @@ TEST(StandardInspection, LeadsToWhatThreadsKeep) {
     for (void* p : own) E::deallocate(p);
   });
   for (unsigned i = 10; i < 40; ++i) E::deallocate(blocks[i]);
+}
+
+// Of a block that has grown out of the arena: its slot says where it is, and how large.
+TEST(StandardInspection, LeadsToTheBlocksOutside) {
+  constexpr std::size_t kBefore = 7 * kMiB;
+  auto* p = static_cast<char*>(E::allocate(kBefore));
+  std::vector<void*> walls;
+  for (char* wall = nullptr; wall < p + kBefore || wall >= p + 8 * kMiB; walls.push_back(wall))
+    wall = static_cast<char*>(E::allocate(100 * kKiB));
+  void* const block = E::resize(p, 8 * kMiB).block;
+  ASSERT_NE(block, nullptr);
+  ASSERT_NE(E::pages.outside.usable_size(block), 0u);
+  const char* table = pointer_to<char>(word(inspection.outside_table));
+  std::size_t found = 0;
+  for (std::uint64_t slot = 0; slot < read<std::uint64_t>(table); ++slot) {
+    const char* at = table + 16 * (slot + 1);
+    if (read<std::uint64_t>(at) != address_of(block)) continue;
+    ++found;
+    const auto packed = read<std::uint64_t>(at, 8);
+    const std::uint64_t bytes = (packed & ((1ull << inspection.outside_owner) - 1)) >> 12 << 12;
+    const std::uint64_t before = (packed >> inspection.outside_before & 63) * os::page_size();
+    EXPECT_EQ(bytes - before - address_of(block) % os::page_size(), E::usable_size(block));
+  }
+  EXPECT_EQ(found, 1u);
+  E::deallocate(block);
+  for (void* wall : walls) E::deallocate(wall);
 }
 
 // Of a class that has a magazine (magazines.hpp): nearly full spans, blocks replaced at random.
@@ -279,6 +310,14 @@ TEST(StandardInspection, CountsWhatMagazinesHold) {
   }
   EXPECT_EQ(told(), before + kept);
   EXPECT_NE(told(), 0u);
+  // Each of them is in its slot, with its mark.
+  const char* slots = cache(index_of(E::thread_cache.cache->number)) + inspection.cache_slots +
+                      (index_of(c) - inspection.magazine_first) * inspection.slots_stride;
+  for (std::size_t i = 0; i < told(); ++i) {
+    const auto block = read<std::uint64_t>(slots, 8 * i);
+    EXPECT_EQ(block ^ read<std::uint64_t>(pointer_to(block)) ^ word(inspection.link_key),
+              address_of(inspection.no_block) + inspection.kept_mark);
+  }
   for (void* p : blocks) E::deallocate(p);
 }
 

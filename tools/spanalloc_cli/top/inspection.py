@@ -24,10 +24,12 @@ NUMBERS = (
     "batch_span", "batch_quota", "batch_left",
 )
 # What libraries of a later version of this record have behind these: 0 where a record ends before it.
-LATER = ("program_heaps",)
+LATER = ("program_heaps", "no_block", "outside_table")
+LATER_NUMBERS = ("kept_mark", "span_order", "span_first", "batch_list", "cache_slots", "slots_stride", "outside_before",
+                 "outside_owner")
 _HEAD = struct.Struct("<16sII16s32s")
 _REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I")
-_LATER = struct.Struct(f"<{len(LATER)}Q")
+_LATER = struct.Struct(f"<{len(LATER)}Q{len(LATER_NUMBERS)}I")
 
 # What is read of a process is not believed: more than this no heap has, and no loop of ours shall take.
 MOST_CLASSES = 1024
@@ -40,7 +42,7 @@ class BadRecord(Exception):
 
 class Inspection:
     """`engine`, `library_version`, `path` (of the file that has it), each of LATER, `tells_layout`; with that each of
-    PLACES and NUMBERS."""
+    PLACES and NUMBERS; `tells_blocks`; with that each of LATER_NUMBERS."""
 
     def __init__(self, data, path=""):
         if len(data) < _HEAD.size:
@@ -60,11 +62,11 @@ class Inspection:
         values = _REST.unpack_from(data, _HEAD.size)
         for name, value in zip(PLACES + NUMBERS, values):
             setattr(self, name, value)
-        end = _HEAD.size + _REST.size
-        has_later = min(self.bytes, len(data)) >= end + _LATER.size
-        for name, value in zip(LATER, _LATER.unpack_from(data, end) if has_later else (0,) * len(LATER)):
+        later = bytes(data[_HEAD.size + _REST.size:self.bytes])
+        for name, value in zip(LATER + LATER_NUMBERS, _LATER.unpack_from(later.ljust(_LATER.size, b"\0"))):
             setattr(self, name, value)
         self.tells_layout = self.class_count != 0
+        self.tells_blocks = self.tells_layout and self.no_block != 0
         if self.tells_layout:
             self._check()
 
@@ -90,6 +92,11 @@ class Inspection:
         good = good and self.cache_magazines + self.magazine_stride * (small - self.magazine_first) <= self.cache_stride
         good = good and self.cache_loans + self.loan_stride * small <= self.cache_stride
         good = good and self.cache_batches + self.batch_stride * self.batch_count <= self.cache_stride
+        if self.tells_blocks:
+            good = good and max(self.span_order + 1, self.span_first + 8) <= self.span_stride
+            good = good and self.batch_list + 8 <= self.batch_stride and 0 < self.slots_stride <= MOST_STRIDE
+            good = good and self.cache_slots + self.slots_stride * (small - self.magazine_first) <= self.cache_stride
+            good = good and max(self.outside_before, self.outside_owner) < 64
         if not good:
             raise BadRecord("the record of its heap does not make sense")
 
@@ -100,11 +107,12 @@ def _text(data):
 
 def read_at(memory, address, path=""):
     """BadRecord where it is none."""
-    size = _HEAD.size + _REST.size
-    data = memory.read(address, size + _LATER.size) or memory.read(address, size)
-    if data is None:
-        data = memory.read(address, _HEAD.size) or b""
-    return Inspection(data, path)
+    head = memory.read(address, _HEAD.size)
+    if head is None:
+        return Inspection(b"", path)
+    size = _HEAD.unpack_from(head)[2]
+    data = memory.read(address, min(max(size, _HEAD.size), _HEAD.size + _REST.size + _LATER.size))
+    return Inspection(head if data is None else data, path)
 
 
 def find(memory, mappings):
