@@ -82,7 +82,10 @@ def _parse(name, command, words):
         given = parser.parse_args(behind, given)
         if given.command:
             parser.error(f"behind a process's number there are options alone: {given.command[0]}")
-    if not given.command and given.pid is None and not command.arguments.startswith("["):
+    core = getattr(given, "core", None)
+    if core is not None and (given.command or given.pid is not None):
+        parser.error("beside a core file there is no process and no program")
+    if not given.command and given.pid is None and core is None and not command.arguments.startswith("["):
         parser.error(f"missing: {command.arguments}")
     return given
 
@@ -226,12 +229,15 @@ COMMANDS = {
          Option("--json", **_FLAG, help="Print JSON instead of text; spanalloc(1) describes it. The program's standard "
                 "output goes to standard error.")), _doctor),
     "top": Command(
-        "Show live what a process's heap holds.", "PID | -- COMMAND...", """
+        "Show live what a process's heap holds.", "PID | --core FILE | -- COMMAND...", """
         Show live what the heap of a process holds: by size of blocks, and by thread.
 
         The process need not know: nothing is counted there for this, and nothing is stopped. Its memory is
         read from outside, which the kernel must allow (a refusal says how). Keys: q ends, s sorts otherwise,
         p pauses. Where standard output is no terminal there is one table, as with --once.
+
+        With a core file: one table of what the process held when it ended. The library's file must be where it
+        was, and be the same.
 
         With a program: runs it on spanalloc. While the table is shown the terminal is the table's: what the
         program writes there comes afterwards, and it reads nothing there. The exit code is the program's.
@@ -239,10 +245,12 @@ COMMANDS = {
         Examples:  spanalloc top 1234
                    spanalloc top -- python3 script.py
                    spanalloc top --once $(pidof -s redis-server)
+                   spanalloc top --core core.1234
         """,
         (_config("Which of our libraries the program runs on."),
          Option("--interval", "-i", type=_number(float, 0.1, 3600.0), default=1.0, metavar="SECONDS",
                 help="Time between two looks (default 1)."),
+         Option("--core", metavar="FILE", help="One table, of the process that left this core file."),
          Option("--once", **_FLAG, help="One table instead of a live one: of a process as it is now, of a program as "
                 "it was at its fullest, on standard error when it has ended."),
          Option("--json", **_FLAG, help="As --once, as JSON on standard output; spanalloc(1) describes it. The "

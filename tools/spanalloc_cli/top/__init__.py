@@ -1,6 +1,7 @@
-"""`spanalloc top`: what the heap of a running process holds, read from outside.
+"""`spanalloc top`: what the heap of a process holds, read from outside: of one that runs, or of a core file.
 
 memory      reads another process's memory
+core        reads a core file
 objects     programs and libraries there: notes, the loader's order
 inspection  the record by which the heap's own records are found (src/engine/inspection.hpp)
 heap        walks these, and counts

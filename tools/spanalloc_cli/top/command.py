@@ -1,21 +1,23 @@
-"""`spanalloc top`, the command: of a process, or of a program that it runs; live, or one table."""
+"""`spanalloc top`, the command: of a process, of a core file, or of a program that it runs; live, or one table."""
 
 import sys
 
 from spanalloc_cli import run
 from spanalloc_cli.output import fail, print_json
 from spanalloc_cli.terminal import Output
-from spanalloc_cli.top import live, look as looks, screen
+from spanalloc_cli.top import core, live, look as looks, screen
 from spanalloc_cli.top.memory import CannotRead, Ended
 
 
 def do(places, given):
     output = Output()
-    shows_live = not given.once and not given.json
+    shows_live = not given.once and not given.json and given.core is None
     if shows_live and not output.is_screen:
         print("spanalloc: standard output is no terminal: one table, as with --once", file=sys.stderr)
         shows_live = False
     try:
+        if given.core is not None:
+            return _of_core(given.core, output, given.json)
         if given.pid is not None:
             return _of_process(given.pid, output, given.interval, shows_live, given.json)
         return _of_run(places, given, output if shows_live else None)
@@ -33,9 +35,19 @@ def _of_process(pid, output, interval, shows_live, as_json):
         return 0
     look = watcher.look()
     if as_json:
-        print_json(looks.as_json(watcher, look))
+        print_json(looks.as_json(pid, watcher.process.command(), look))
     else:
         output.print(*screen.Screen(pid).draw(look, output.size[0]))
+    return 0
+
+
+def _of_core(path, output, as_json):
+    still = core.Core(path)
+    look = looks.of_still(still)
+    if as_json:
+        print_json(looks.as_json(still.pid, still.command, look))
+    else:
+        output.print(*screen.Screen(still.pid).draw(look, output.size[0]))
     return 0
 
 
@@ -52,7 +64,8 @@ def _of_run(places, given, output):
     elif result.fullest is None:
         print(f"spanalloc: {command[0]} ended before it could be looked at", file=sys.stderr)
     if given.json:
-        found = looks.as_json(result.watcher, result.fullest, command) if result.fullest else {"process": None}
+        found = (looks.as_json(result.watcher.pid, command, result.fullest) if result.fullest
+                 else {"process": None})
         print_json({**found, "exit_code": result.exit_code, "after_s": result.after_s})
     elif result.fullest is not None:
         errors = Output(sys.stderr)

@@ -25,6 +25,36 @@ class Look:
         self.is_loaded = True
         self.torn = 0
 
+    def find(self, memory, mappings):
+        """The heap's record; `note` says why there is none."""
+        try:
+            self.inspection = inspection.find(memory, mappings)
+        except inspection.BadRecord as error:
+            self.note = f"{error}; {_ALL_THERE_IS}"
+            return
+        if self.inspection is None:
+            self.note = f"it does not run on a spanalloc library: {_ALL_THERE_IS}"
+
+    def read(self, memory, tasks, records):
+        """What the heap's records tell. `tasks()`, `records(tids)`: see process.Process.tasks() and thread_records().
+        False: the heap has not begun."""
+        self.heaps = heaps.read(memory, self.inspection.program_heaps)
+        self.torn = self.heaps.torn if self.heaps else 0
+        if not self.inspection.tells_layout:
+            what = "first-class heaps and what /proc knows are" if self.heaps and self.heaps.heaps else None
+            self.note = (f"the library {self.inspection.engine} does not tell where its records are: "
+                         f"{f'{what} all there is to see' if what else _ALL_THERE_IS}")
+            return True
+        try:
+            walked = heap.Heap(memory, self.inspection)
+        except heap.NotStarted:
+            self.note = "nothing has been allocated yet"
+            return False
+        self.totals, self.classes = walked.totals, walked.classes
+        self.torn += walked.torn
+        self.threads = _threads(walked.threads, tasks(), records)
+        return True
+
     @property
     def in_use_bytes(self):
         """What may be in memory of the heap, with what is free in it, and about what first-class heaps touch; None where
@@ -72,22 +102,8 @@ class Watcher:
         look.inspection, look.note = self._inspection, self._problem
         if self._inspection is None or look.note:
             return look
-        look.heaps = heaps.read(self._memory, self._inspection.program_heaps)
-        look.torn = look.heaps.torn if look.heaps else 0
-        if not self._inspection.tells_layout:
-            what = "first-class heaps and what /proc knows are" if look.heaps and look.heaps.heaps else None
-            look.note = (f"the library {self._inspection.engine} does not tell where its records are: "
-                         f"{f'{what} all there is to see' if what else _ALL_THERE_IS}")
-            return look
-        try:
-            walked = heap.Heap(self._memory, self._inspection)
-        except heap.NotStarted:
+        if not look.read(self._memory, self.process.tasks, thread_records):
             self._inspection = None  # the loader may not have filled it in yet
-            look.note = "nothing has been allocated yet"
-            return look
-        look.totals, look.classes = walked.totals, walked.classes
-        look.torn += walked.torn
-        look.threads = self._threads(walked.threads)
         return look
 
     def _find(self):
@@ -95,37 +111,42 @@ class Watcher:
         program = self._program()
         if self._inspection is not None and program == self._exe:
             return
-        self._exe, self._inspection, self._problem = program, None, None
-        try:
-            self._inspection = inspection.find(self._memory, self.process.mappings())
-        except inspection.BadRecord as error:
-            self._problem = f"{error}; {_ALL_THERE_IS}"
-            return
-        if self._inspection is None:
-            self._problem = f"it does not run on a spanalloc library: {_ALL_THERE_IS}"
+        found = Look(None)
+        found.find(self._memory, self.process.mappings())
+        self._exe, self._inspection, self._problem = program, found.inspection, found.note
 
     def _program(self):
         """What tells one program from the next in the same process: when its memory was laid out."""
         fields = self.process.stat()
         return tuple(fields[23:26] + fields[42:46]) if len(fields) > 46 else ()
 
-    def _threads(self, caches):
-        tasks = {task.tid: task for task in self.process.tasks()}
-        threads = {figures.mark: figures for figures in caches.values()}
-        of_mark = threads_by_mark(threads, thread_records(tasks))
-        found = []
-        for mark, figures in threads.items():
-            task = tasks.get(of_mark.get(mark))
-            found.append(Thread(figures.cache, task and task.tid, task and task.name, task and task.minor_faults,
-                                task and task.major_faults, figures))
-        return found
+
+def of_still(still):
+    """The look at a process that does not go on: a core file (core.Core), or one that a debugger has stopped."""
+    look = Look(still.facts())
+    look.find(still, still.mappings)
+    if look.inspection is not None and not look.note:
+        look.read(still, still.tasks, lambda _: still.thread_records())
+    return look
 
 
-def as_json(watcher, look, command=None):
-    """For --json; spanalloc(1) describes it. `command`: of a process that has ended."""
+def _threads(caches, tasks, records):
+    tasks = {task.tid: task for task in tasks}
+    threads = {figures.mark: figures for figures in caches.values()}
+    of_mark = threads_by_mark(threads, records(tasks))
+    found = []
+    for mark, figures in threads.items():
+        task = tasks.get(of_mark.get(mark))
+        found.append(Thread(figures.cache, task and task.tid, task and task.name, task and task.minor_faults,
+                            task and task.major_faults, figures))
+    return found
+
+
+def as_json(pid, command, look):
+    """For --json; spanalloc(1) describes it."""
     facts = look.facts._asdict()
     del facts["time"]
-    found = {"process": {"pid": watcher.pid, "command": command or watcher.process.command(), **facts}}
+    found = {"process": {"pid": pid, "command": command, **facts}}
     which = look.inspection
     found["library"] = which and {"engine": which.engine, "version": which.library_version, "path": which.path}
     found["note"] = look.note

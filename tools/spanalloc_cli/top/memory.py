@@ -1,4 +1,5 @@
-"""Another process's memory, by process_vm_readv(2): nothing is stopped, and nothing is run in that process."""
+"""Memory of another process. Memory reads that of one that runs, by process_vm_readv(2): nothing is stopped, and
+nothing is run in that process. Others read a core file (core.py)."""
 
 import ctypes
 import errno
@@ -20,20 +21,27 @@ class _Iovec(ctypes.Structure):
     _fields_ = [("base", ctypes.c_size_t), ("bytes", ctypes.c_size_t)]
 
 
-class Memory:
-    """Addresses are numbers in the process. What cannot be read there is None: it was unmapped, or never was memory."""
-
-    def __init__(self, pid, libc=None):
-        self.pid = pid
-        self._libc = libc or ctypes.CDLL(None, use_errno=True)
-        self.calls = 0
+class Reader:
+    """Addresses are numbers in the process. What cannot be read there is None: it was unmapped, or never was memory. A
+    kind of memory has one of read() and read_each() at least; what is read is a memoryview of bytes."""
 
     def read(self, address, size):
         return self.read_each([(address, size)])[0]
 
+    def read_each(self, ranges):
+        """The bytes of each (address, size)."""
+        return [self.read(*each) for each in ranges]
+
     def number(self, address, size=8):
         data = self.read(address, size)
         return None if data is None else int.from_bytes(data, "little")
+
+
+class Memory(Reader):
+    def __init__(self, pid, libc=None):
+        self.pid = pid
+        self._libc = libc or ctypes.CDLL(None, use_errno=True)
+        self.calls = 0
 
     def read_each(self, ranges):
         """The bytes of each (address, size), in few calls."""

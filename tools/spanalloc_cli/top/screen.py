@@ -87,8 +87,9 @@ class Screen:
 
     def _title(self, look, width):
         facts = look.facts
-        words = [f" {facts.name}", f"PID {self.pid}", f"up {duration(facts.uptime_s)}",
+        words = [f" {facts.name}", f"PID {self.pid}", facts.uptime_s is not None and f"up {duration(facts.uptime_s)}",
                  f"{facts.threads} thread{'s' * (facts.threads != 1)}"]
+        words = [word for word in words if word]
         if look.inspection is not None:
             words.append(f"spanalloc {look.inspection.library_version} ({look.inspection.engine})")
         if look.torn:
@@ -111,8 +112,18 @@ class Screen:
             cells.append(("own heaps", amount(look.heaps.touched_bytes)))
             if totals:
                 cells.append(("in all", amount(look.in_use_bytes)))
-        cells += [("RSS", amount(facts.rss_bytes)), ("of files", amount(facts.rss_file_bytes)),
-                  ("page tables", amount(facts.page_table_bytes))]
+        cells += self._of_kernel(facts, before, seconds) if facts.rss_bytes is not None else []
+        widths = [max(len(label), len(value)) + 2 for label, value in cells]
+        room = sum(sum(widths[:n + 1]) <= width for n in range(len(cells)))
+        # What does not fit comes in a line of its own.
+        found = ["".join(paint(f"{label:>{wide}}", "dim") for (label, _), wide in zip(cells[:room], widths)),
+                 "".join(paint(f"{value:>{wide}}", "bold") for (_, value), wide in zip(cells[:room], widths))]
+        return found + ["  ".join(f" {label} {value}" for label, value in cells[room:])] * (room < len(cells))
+
+    @staticmethod
+    def _of_kernel(facts, before, seconds):
+        cells = [("RSS", amount(facts.rss_bytes)), ("of files", amount(facts.rss_file_bytes)),
+                 ("page tables", amount(facts.page_table_bytes))]
         if facts.swap_bytes:
             cells.append(("swapped", amount(facts.swap_bytes)))
         rate = per_second(facts.minor_faults, before and before.minor_faults, seconds)
@@ -120,12 +131,7 @@ class Screen:
         if facts.major_faults:
             rate = per_second(facts.major_faults, before and before.major_faults, seconds)
             cells.append(("from disk", rate or f"{facts.major_faults:,}"))
-        widths = [max(len(label), len(value)) + 2 for label, value in cells]
-        room = sum(sum(widths[:n + 1]) <= width for n in range(len(cells)))
-        # What does not fit comes in a line of its own.
-        found = ["".join(paint(f"{label:>{wide}}", "dim") for (label, _), wide in zip(cells[:room], widths)),
-                 "".join(paint(f"{value:>{wide}}", "bold") for (_, value), wide in zip(cells[:room], widths))]
-        return found + ["  ".join(f" {label} {value}" for label, value in cells[room:])] * (room < len(cells))
+        return cells
 
     # ---- the tables ----
 

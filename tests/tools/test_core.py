@@ -1,0 +1,167 @@
+"""Core files: that `spanalloc top --core` shows what the process held, and believes nothing."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
+sys.path.insert(0, os.path.join(SOURCE, "tools"))
+
+import made_core  # noqa: E402
+from spanalloc_cli.top import core, look, memory  # noqa: E402
+from test_top import COMMAND, KNOWN_HEAP, OWN_HEAPS, Looking, known_heap, library, top  # noqa: E402
+
+OF_KERNEL = {"uptime_s", "rss_bytes", "rss_file_bytes", "page_table_bytes", "swap_bytes", "minor_faults",
+             "major_faults"}
+
+
+@contextlib.contextmanager
+def core_of(*arguments, has_first_pages=True, **options):
+    """(path of a core file, the process, which rests)."""
+    with tempfile.TemporaryDirectory() as folder, known_heap(*arguments, **options) as (running, _):
+        path = os.path.join(folder, "core")
+        made_core.write(running.pid, path, has_first_pages)
+        yield path, running
+
+
+class CoreTest(Looking):
+    KEYS = ("library", "note", "torn_records", "program_heaps")
+    OF_HEAP = ("totals", "classes")
+
+    def assert_shows_the_same(self, *arguments, keys=KEYS + OF_HEAP, **options):
+        with core_of(*arguments, **options) as (path, running):
+            live = json.loads(top("--json", running.pid).stdout)
+            run = top("--json", "--core", path)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        found = json.loads(run.stdout)
+        self.assertEqual(found["process"]["pid"], running.pid)
+        self.assertEqual({found["process"][name] for name in OF_KERNEL}, {None})
+        self.assertEqual(found["process"]["threads"], live["process"]["threads"])
+        self.assertEqual(found["process"]["command"][0], live["process"]["command"][0][:79])
+        for key in keys:
+            self.assertEqual(found[key], live[key], key)
+        return found, live
+
+    def test_it_shows_what_the_process_held(self):
+        found, live = self.assert_shows_the_same("1024,5000,1000", "48,3000,1", "2000000,3,1")
+        self.assertGreater(found["totals"]["live_bytes"], 4000 * 1024)
+        if os.uname().machine == "x86_64":
+            self.assertEqual([thread["tid"] for thread in found["threads"]],
+                             [thread["tid"] for thread in live["threads"]])
+
+    def test_threads(self):
+        found, live = self.assert_shows_the_same("3:1000,200,100")
+        self.assertEqual(len(found["threads"]), len(live["threads"]))
+        if os.uname().machine == "x86_64":
+            self.assertEqual({thread["tid"] for thread in found["threads"]},
+                             {thread["tid"] for thread in live["threads"]})
+
+    def test_own_heaps_and_other_engines(self):
+        # (Its malloc does not rest: it waits by stdio, which allocates a buffer.)
+        self.assert_shows_the_same("query=1000,500", program=OWN_HEAPS, keys=self.KEYS)
+        found, _ = self.assert_shows_the_same("query=1000,500", program=OWN_HEAPS, config="scalloc")
+        self.assertIn("library scalloc does not tell", found["note"])
+
+    def test_a_static_program(self):
+        program = os.environ.get("SPANALLOC_TEST_STATIC_HEAP")
+        if not program:
+            self.skipTest("this build has no static library")
+        with tempfile.TemporaryDirectory() as folder:
+            stripped = shutil.copy(program, folder)
+            subprocess.run([os.environ.get("STRIP") or "strip", stripped], check=True)
+            self.assert_shows_the_same("1024,3000,1000", config=None, program=stripped)
+
+    def test_a_process_without_our_library(self):
+        found, _ = self.assert_shows_the_same("64,10,0", config=None)
+        self.assertIn("does not run on a spanalloc library", found["note"])
+
+    def test_the_table(self):
+        with core_of("1024,5000,1000") as (path, running):
+            run = top("--core", path)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertRegex(run.stdout, rf"known_heap +PID {running.pid} +1 thread +spanalloc [\d.]+ \(standard\)")
+        self.assertRegex(run.stdout, r"live▾.*\n─+\n *1\.0 KiB +\d+ +4,00\d ")
+        for heading in ("RSS", "page tables", "up "):
+            self.assertNotIn(heading, run.stdout.partition("fullness")[0])
+
+    def test_another_file_in_the_librarys_place(self):
+        """It is told by its first page; then the library's constants are missing, and nothing is made up for them."""
+        with tempfile.TemporaryDirectory() as folder:
+            ours = os.path.join(folder, "libspanalloc.so")
+            shutil.copy(library(), ours)
+            environment = dict(os.environ, LD_PRELOAD=ours)
+            with subprocess.Popen([KNOWN_HEAP, "1024,500,0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  env=environment) as running:
+                while running.stdout.readline() != "ready\n":
+                    pass
+                path = os.path.join(folder, "core")
+                made_core.write(running.pid, path)
+                running.stdin.close()
+            still = core.Core(path)
+            constants = next(m.start for m in still.mappings if m.path == ours and m.offset)
+            self.assertIsNotNone(still.read(constants, 64))
+            still.close()
+            os.remove(ours)
+            with open(library(), "rb") as file:
+                data = bytearray(file.read())
+            data[200] ^= 1
+            with open(ours, "wb") as file:
+                file.write(data)
+            still = core.Core(path)
+            self.assertIsNone(still.read(constants, 64))
+            still.close()
+            os.remove(ours)
+            self.assertEqual(top("--core", path).returncode, 0)
+
+    def test_a_core_file_without_the_first_pages(self):
+        """As with bit 4 of coredump_filter cleared: the files have them."""
+        self.assert_shows_the_same("1024,500,100", has_first_pages=False)
+
+    def test_what_is_no_core_file(self):
+        for path, said in (("/nonexistent", "No such file"), (COMMAND, "no core file"), (KNOWN_HEAP, "no core file"),
+                           ("/dev/null", "no core file"), (SOURCE, "Is a directory")):
+            run = top("--core", path)
+            self.assertEqual((run.returncode, run.stdout), (125, ""), path)
+            self.assertIn(said, run.stderr)
+
+    def test_words_that_do_not_fit(self):
+        for words in (("--core", "core", "1"), ("--core", "core", "--", "true"), ("--core",)):
+            run = top(*words)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), words)
+
+    def test_damaged_ones(self):
+        """Cut anywhere, and with bits that have changed: there is an answer, or a refusal."""
+        draw = random.Random(1)
+        with core_of("1024,500,100") as (path, _):
+            with open(path, "rb") as file:
+                data = file.read()
+            notes, = struct.unpack_from("<Q", data, 64 + 8)
+            for n in range(60):
+                changed = bytearray(data)
+                if n % 3 == 0:
+                    changed = changed[:draw.randrange(len(data))]
+                else:  # heads and notes
+                    for _ in range(20):
+                        changed[draw.randrange(notes + 4000 if n % 3 == 1 else len(data))] ^= 1 << draw.randrange(8)
+                damaged = path + ".damaged"
+                with open(damaged, "wb") as file:
+                    file.write(changed)
+                try:
+                    still = core.Core(damaged)
+                except memory.CannotRead as error:
+                    self.assertIn("no core file", str(error))
+                    continue
+                looked = look.of_still(still)
+                self.assertTrue(looked.note or looked.totals)
+                still.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
