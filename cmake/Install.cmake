@@ -30,6 +30,21 @@ if(_libraries)
   install(FILES ${PROJECT_BINARY_DIR}/spanalloc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
 
+# gdb's commands stand beside the command's package; a file beside each shared library leads gdb to them.
+if(_libraries AND TARGET spanalloc_measure)
+  set(_gdb_dir ${CMAKE_INSTALL_LIBEXECDIR}/spanalloc/gdb)
+  install(FILES scripts/gdb/spanalloc.py DESTINATION ${_gdb_dir})
+  file(RELATIVE_PATH GDB_FROM_LIBRARY ${CMAKE_INSTALL_FULL_LIBDIR} ${CMAKE_INSTALL_FULL_LIBEXECDIR}/spanalloc/gdb)
+  configure_file(scripts/gdb/auto_load.py.in ${PROJECT_BINARY_DIR}/auto_load.py @ONLY)
+  foreach(_target IN LISTS _libraries)
+    get_property(_type TARGET ${_target} PROPERTY TYPE)
+    if(_type STREQUAL SHARED_LIBRARY)
+      install(FILES ${PROJECT_BINARY_DIR}/auto_load.py DESTINATION ${CMAKE_INSTALL_LIBDIR}
+              RENAME $<TARGET_FILE_NAME:${_target}>-gdb.py)
+    endif()
+  endforeach()
+endif()
+
 # Only the sp_ functions, for use beside another malloc; only the page manager, for use without a C library.
 if(NOT _libraries)
   install(TARGETS spanalloc_sp spanalloc_pages ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

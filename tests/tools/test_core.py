@@ -1,4 +1,5 @@
-"""Core files: that `spanalloc top --core` shows what the process held, and believes nothing."""
+"""Core files: that `spanalloc top --core` shows what the process held, and believes nothing. And single spans: that
+their blocks add up to the table's."""
 
 import contextlib
 import json
@@ -15,9 +16,10 @@ SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
 import made_core  # noqa: E402
-from spanalloc_cli.top import core, look, memory  # noqa: E402
-from test_top import COMMAND, KNOWN_HEAP, OWN_HEAPS, Looking, known_heap, library, top  # noqa: E402
+from spanalloc_cli.top import blocks, core, heaps, inspection, look, memory, process, spans  # noqa: E402
+from test_top import COMMAND, KNOWN_HEAP, OWN_HEAPS, Looking, Words, known_heap, library, record, top  # noqa: E402
 
+EXCHANGED_HEAP = os.environ["SPANALLOC_TEST_EXCHANGED_HEAP"]
 OF_KERNEL = {"uptime_s", "rss_bytes", "rss_file_bytes", "page_table_bytes", "swap_bytes", "minor_faults",
              "major_faults"}
 
@@ -161,6 +163,100 @@ class CoreTest(Looking):
                 looked = look.of_still(still)
                 self.assertTrue(looked.note or looked.totals)
                 still.close()
+
+
+class Living(memory.Memory):
+    """A process that rests, as a core file of it would be."""
+
+    def __init__(self, pid):
+        super().__init__(pid)
+        self._process = process.Process(pid)
+        self.mappings = self._process.mappings()
+
+    def tasks(self):
+        return self._process.tasks()
+
+    def thread_records(self):
+        return process.thread_records([task.tid for task in self.tasks()])
+
+
+class SpansTest(Looking):
+    """The free blocks of all spans, told apart one by one, are as many as `top` counts."""
+
+    def assert_adds_up(self, pid):
+        reader = memory.Memory(pid)
+        found = inspection.find(reader, process.Process(pid).mappings())
+        counted = {figures.block_bytes: figures for figures in look.Watcher(pid).look().classes}
+        walked = spans.Spans(reader, found)
+        free = dict.fromkeys(counted, 0)
+        blocks = dict.fromkeys(counted, 0)
+        for each in walked.ranges:
+            span = walked.span_of(each) if each.state == "used" else None
+            if span is None or span.kind == "free":
+                continue
+            self.assertIn(span.kind, ("small", "large"))
+            if span.kind == "small":
+                of_span, damages = walked.free_blocks(span)
+                self.assertEqual(damages, [])
+                free[span.block_bytes] += len(of_span)
+                blocks[span.block_bytes] += span.blocks
+        for size, figures in counted.items():
+            if blocks[size]:
+                self.assertEqual((free[size], blocks[size]), (figures.free_blocks, figures.blocks), size)
+        return sum(free.values())
+
+    def test_of_one_thread(self):
+        with known_heap("16,10000,3000", "100,500,500", "352,7000,1", "3000,900,450", "20000,100,30") as (running, _):
+            self.assertGreater(self.assert_adds_up(running.pid), 3000)
+
+    def test_an_address_in_a_heap_of_the_programs_own(self):
+        with known_heap("query=1000,500", program=OWN_HEAPS) as (running, _):
+            still = Living(running.pid)
+            told = inspection.find(still, still.mappings)
+            own, = heaps.read(still, told.program_heaps).heaps
+            of_heap = blocks.Blocks(still, told).describe((own.address >> 16 << 16) + 3000)
+            self.assertIsNone(heaps.at(still, told.program_heaps, (own.address >> 16 << 16) + (1 << 40)))
+            self.assertIsNone(heaps.at(still, told.program_heaps, 16))
+            self.assertIsNone(heaps.at(still, 0, own.address))
+        self.assertIn("lies in heap query of the program's own", of_heap[0])
+
+    def test_values_are_found_as_often_as_they_stand(self):
+        """known_heap writes 1 to each page of its blocks: as a word that is in each block once."""
+        with known_heap("352,300,50") as (running, _):
+            still = Living(running.pid)
+            found = blocks.Blocks(still, inspection.find(still, still.mappings))
+            lines, cut = found.find(1, 1000), found.find(1, 20)
+        self.assertGreaterEqual(sum("of the block" in line for line in lines), 250)
+        self.assertEqual(sum("of the block" in line for line in cut), 20)
+        self.assertIn("... cut at 20: there are more", cut)
+
+    def test_a_library_of_before(self):
+        """Its record ends before the fields that lead to single blocks."""
+        told = inspection.Inspection(record())
+        with self.assertRaisesRegex(blocks.Unknown, "older than this command"):
+            blocks.Blocks(Words(), told)
+
+    def test_absurd_numbers_in_the_record(self):
+        later = dict.fromkeys(inspection.LATER + inspection.LATER_NUMBERS, 0)
+        later.update(no_block=0x7000, kept_mark=16, slots_stride=128, cache_slots=4000, batch_list=8, span_first=100,
+                     span_order=3, outside_before=6, outside_owner=48)
+
+        def told(**changes):
+            values = {**later, **changes}
+            form = f"<{len(inspection.LATER)}Q{len(inspection.LATER_NUMBERS)}I"
+            data = record() + struct.pack(form, *values.values())
+            return inspection.Inspection(data[:20] + struct.pack("<I", len(data)) + data[24:])
+
+        self.assertTrue(told().tells_blocks)
+        for name in inspection.LATER_NUMBERS:
+            if name != "kept_mark":  # any number will do
+                with self.assertRaises(inspection.BadRecord, msg=name):
+                    told(**{name: 0xFFFFFFFF})
+
+    def test_of_threads_that_free_for_each_other(self):
+        """Batches, thread-cache bins and loans are among them."""
+        with known_heap(program=EXCHANGED_HEAP) as (running, _):
+            self.assertGreater(self.assert_adds_up(running.pid), 100)
 
 
 if __name__ == "__main__":

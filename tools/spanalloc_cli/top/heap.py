@@ -131,6 +131,20 @@ def count_purged(mask, size_class, carved):
     return count
 
 
+def read_classes(memory, i):
+    """[SizeClass] by number. `i`: the Inspection."""
+    data = memory.read(i.classes, i.class_stride * i.class_count)
+    found = [SizeClass(0, 0, 0, 0)]
+    for n in range(1, i.class_count):
+        at = n * i.class_stride
+        row = [0] * 4 if data is None else [int.from_bytes(data[at + field:at + field + 4], "little") for field in (
+            i.class_block_size, i.class_span, i.class_blocks, i.class_lead)]
+        # A row that is none: nothing counts for it.
+        sane = row[0] >= 16 and 0 < row[2] < 1 << 16 and row[0] * row[2] + row[3] <= row[1] <= 1 << 40
+        found.append(SizeClass(*row) if sane else SizeClass(16, 0, 0, 0))
+    return found
+
+
 class Heap:
     """One walk. `classes`: [ClassFigures], smallest blocks first; `threads`: {cache number: ThreadFigures} of living
     ones, one object a thread; `totals`; `torn`: how many records could not be right."""
@@ -145,7 +159,7 @@ class Heap:
         if not base or not rows or not records:
             raise NotStarted
         self._base, self._rows, self._records = base, rows, records
-        self._classes = self._read_classes()
+        self._classes = read_classes(memory, inspection)
         self._figures = [ClassFigures(size_class) for size_class in self._classes]
         self._lists = Lists(memory, memory.number(inspection.link_key) or 0)
         self.threads = {}
@@ -157,21 +171,6 @@ class Heap:
     @property
     def classes(self):
         return [figures for figures in self._figures if figures.spans]
-
-    # ---- what does not change ----
-
-    def _read_classes(self):
-        i = self._i
-        data = self._memory.read(i.classes, i.class_stride * i.class_count)
-        found = [SizeClass(0, 0, 0, 0)]
-        for n in range(1, i.class_count):
-            at = n * i.class_stride
-            row = [0] * 4 if data is None else [int.from_bytes(data[at + field:at + field + 4], "little") for field in (
-                i.class_block_size, i.class_span, i.class_blocks, i.class_lead)]
-            # A row that is none: nothing counts for it.
-            sane = row[0] >= 16 and 0 < row[2] < 1 << 16 and row[0] * row[2] + row[3] <= row[1] <= 1 << 40
-            found.append(SizeClass(*row) if sane else SizeClass(16, 0, 0, 0))
-        return found
 
     # ---- caches ----
 

@@ -103,18 +103,45 @@ def read(memory, place):
     """The Heaps of a process; None where they cannot be told: a library that has none, or describes them in another
     way. `place`: the address of the word that leads to their record."""
     address = memory.number(place) if place else None
-    if address is None:
-        return None
     if address == 0:
         return Heaps()  # there was none yet
-    data = memory.read(address, _HEAD.size + _REST.size)
+    layout = _layout_at(memory, address)
+    return _Reader(memory, layout).found if layout else None
+
+
+def at(memory, place, address):
+    """The OwnHeap, without its figures, that has an address; None where none has it."""
+    layout = _layout_at(memory, memory.number(place) if place else None)
+    if layout is None:
+        return None
+    base, records, end = (memory.number(each) or 0 for each in (layout.base, layout.records, layout.end))
+    number = (address - base) >> layout.slice_bits
+    if not base or not records or not 0 < number < min(end, _MOST_RECORDS):
+        return None
+
+    def of_record(which, field, size):
+        return memory.number(records + which * layout.run_stride + field, size) or 0
+
+    first = of_record(number, layout.run_first, 4)
+    if not 0 < first <= number or number - first >= of_record(first, layout.run_count, 4) or not of_record(
+            first, layout.run_owner, 8):
+        return None
+    found = OwnHeap(0)
+    home = base + (of_record(first, layout.run_heap, 4) << layout.slice_bits)
+    found.address = memory.number(home + layout.heap_handle) or 0
+    found.name = _text(memory.read(home + layout.heap_name, layout.name_bytes) or b"")
+    return found
+
+
+def _layout_at(memory, address):
+    data = memory.read(address, _HEAD.size + _REST.size) if address else None
     if data is None:
         return None
     version, size = _HEAD.unpack_from(data)
     if version != VERSION or size < _HEAD.size + _REST.size:
         return None
     layout = _Layout(data)
-    return _Reader(memory, layout).found if layout.is_sane else None
+    return layout if layout.is_sane else None
 
 
 class _Reader:

@@ -1,5 +1,5 @@
 """Memory of another process. Memory reads that of one that runs, by process_vm_readv(2): nothing is stopped, and
-nothing is run in that process. Others read a core file (core.py)."""
+nothing is run in that process. Others read a core file (core.py), or ask a debugger (spanalloc_cli/gdb_commands.py)."""
 
 import ctypes
 import errno

@@ -1,0 +1,228 @@
+"""What there is at an address of a process that stands still, and which live blocks hold a value, in lines of text:
+what `spanalloc block` and `spanalloc find` of gdb print."""
+
+import re
+
+from spanalloc_cli.top import heap, heaps
+from spanalloc_cli.top.process import threads_by_mark
+from spanalloc_cli.top.screen import amount
+from spanalloc_cli.top.spans import Spans
+
+_PIECE = 1 << 20  # bytes of a large block that are searched together
+_PAGE = 4096
+_SHOWN = 24  # bytes of a block
+MOST_FOUND = 100
+
+
+class Unknown(Exception):
+    """Nothing can be said; the text says why."""
+
+
+class Blocks:
+    """`still`: a memory.Reader that has tasks() and thread_records(), such as core.Core; `inspection`: its heap's.
+    Unknown where that does not tell of single blocks."""
+
+    def __init__(self, still, inspection):
+        self._memory, self._i = still, inspection
+        if not inspection.tells_layout:
+            raise Unknown(f"the library {inspection.engine} does not tell where its records are: of its blocks nothing "
+                          "is known")
+        if not inspection.tells_blocks:
+            raise Unknown(f"the library (spanalloc {inspection.library_version}) is older than this command: it does "
+                          "not tell of single blocks")
+        try:
+            self._spans = Spans(still, inspection)
+        except heap.NotStarted:
+            raise Unknown("nothing has been allocated yet") from None
+        marks = self._spans.marks()
+        tids = threads_by_mark(set(marks.values()), still.thread_records())
+        names = {task.tid: task.name for task in still.tasks()}
+        self._tids = {cache: tids.get(mark) for cache, mark in marks.items()}
+        self._names = names
+
+    def _thread(self, cache):
+        """The words for the thread that has a cache."""
+        tid = self._tids.get(cache)
+        if tid is None:
+            return f"a thread without a number (cache {cache})"
+        name = self._names.get(tid)
+        return f"thread {tid}" + (f" ({name})" if name else "")
+
+    def _words(self, where):
+        """With the threads' numbers in the place of those of their caches."""
+        return re.sub(r"@(\d+)", lambda found: self._thread(int(found[1])), where)
+
+    # ---- one address ----
+
+    def describe(self, address):
+        """The lines on an address."""
+        each = self._spans.range_at(address)
+        if each is None:
+            return self._outside_arena(address)
+        if each.state != "used":
+            what = {"free": "free memory of the heap", "lost": "a range within the heap that is somebody else's",
+                    "decommitted": "a range within the heap that was returned to the kernel"}[each.state]
+            return [f"{address:#x} lies in {what}: no block is there"]
+        span = self._spans.span_of(each)
+        if span.kind == "torn":
+            return [f"{address:#x} lies in span {span.number}, but {span.state}"]
+        if span.kind == "free":
+            return [f"{address:#x} lies in a span that is free: no block is there", self._span_line(span)]
+        index = span.index_at(address)
+        if index is None:
+            return [f"{address:#x} lies in a span, but in no block of it", self._span_line(span)]
+        if span.kind == "large":
+            return [self._block_line(span, index, address), "state   live: it is the only block of its span",
+                    *self._holds(span.block(index), span.block_bytes), self._span_line(span)]
+        return self._small(span, index, address)
+
+    def _small(self, span, index, address):
+        free, damages = self._spans.free_blocks(span)
+        lines = [self._block_line(span, index, address), f"state   {self._state(span, index, free, damages)}"]
+        lines += self._link_lines(span, index, free, damages)
+        lines += self._holds(span.block(index), span.block_bytes)
+        lines.append(self._span_line(span, free))
+        for damage in damages:
+            lines.append(f"damage  {self._words(damage.where)} ends at {damage.block:#x}, whose first word is no link")
+        for name, neighbour in (("before", index - 1), ("after", index + 1)):
+            if 0 <= neighbour < span.blocks:
+                lines.append(f"{name:8}{span.block(neighbour):#x}  {self._state(span, neighbour, free, damages)}")
+        return lines
+
+    @staticmethod
+    def _block_line(span, index, address):
+        start = span.block(index)
+        at = "" if address == start else f"; {address:#x} is {address - start} bytes behind its start"
+        of = f", block {index + 1} of {span.blocks}" if span.blocks > 1 else ""
+        which = f" (class {span.class_number})" if span.class_number is not None else ""
+        return f"block   {start:#x}, {span.block_bytes} bytes{which}{of}{at}"
+
+    def _holds(self, block, size):
+        data = self._memory.read(block, min(size, _SHOWN))
+        if data is None:
+            return []
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+        return [f"holds   {bytes(data).hex(' ')}  |{text}|"]
+
+    def _state(self, span, index, free, damages):
+        found = free.get(index)
+        if found is not None:
+            if found.place:
+                return f"free: on {self._words(found.where)}, {found.place} of {found.of}"
+            is_bin = "@" in found.where
+            return f"free: {'in ' if is_bin else ''}{self._words(found.where)}"
+        if not damages and span.state != "withdrawn":
+            return "live"
+        # Its list cannot be followed as far as to it, or is no more.
+        state = "free" if self._looks_free(span, index) else "live"
+        return f"{state}, by its first word: the lists of its span are damaged"
+
+    def _looks_free(self, span, index):
+        """Whether its first word is a link, which that of a live block is by chance alone."""
+        block = span.block(index)
+        word = self._memory.number(block)
+        kind, to = self._spans.decode(block, word) if word is not None else ("to", None)
+        return kind != "to" or to is not None and span.is_block(to)
+
+    def _link_lines(self, span, index, free, damages):
+        found, block = free.get(index), span.block(index)
+        word = self._memory.number(block)
+        if word is None:
+            return []
+        kind, to = self._spans.decode(block, word)
+        is_link = kind != "to" or span.is_block(to)
+        if found is None:
+            where = f"to {to:#x}" if to else "of the end of a list"
+            text = f"link    its first word is a link {where}: it is free on a list that is damaged, or was freed twice"
+            return [text] if is_link else []
+        if not found.place and "@" not in found.where:
+            return []
+        if any(damage.block == block for damage in damages):
+            how = "leads in a circle" if is_link else "is no link"
+            return [f"link    DAMAGED: the first word, {word:#018x}, {how} (written to after its free, or freed twice)"]
+        valid = {"end": "the last one of its list", "kept": "the mark of a thread-cache bin"}
+        return [f"link    valid: {valid.get(kind) or f'to {to:#x}'}"]
+
+    def _span_line(self, span, free=None):
+        text = f"span    {span.number} at {span.start:#x}, {amount(span.bytes)}, {span.state}"
+        if span.owner is not None and span.state != "withdrawn":
+            text += f", {self._thread(span.owner)}"
+        if free is None:
+            return text
+        never = span.blocks - span.carved
+        text += f"; of its {span.blocks} blocks {len(free)} are free"
+        return text + (f", {never} of them untouched" if never else "")
+
+    def _outside_arena(self, address):
+        for block, size, mapping, mapped in self._spans.outside():
+            if mapping <= address < mapping + mapped:
+                at = "" if address == block else f"; {address:#x} is {address - block} bytes behind its start"
+                return [f"block   {block:#x}, {size} bytes{at}",
+                        "state   live: it has a mapping of its own, outside spans", *self._holds(block, size)]
+        own = heaps.at(self._memory, self._i.program_heaps, address)
+        if own is not None:
+            name = f" {own.name}" if own.name else ""
+            return [f"{address:#x} lies in heap{name} of the program's own (sp_heap* {own.address:#x})",
+                    "        of blocks of such heaps nothing more is told"]
+        return [f"{address:#x} is no address of this heap"]
+
+    # ---- a value ----
+
+    def find(self, value, most=MOST_FOUND):
+        """The lines on live blocks that hold the word `value`."""
+        needle = value.to_bytes(8, "little")
+        found, free_too, is_cut = [], 0, False
+        for each in self._spans.ranges:
+            if each.state != "used" or is_cut:
+                continue
+            span = self._spans.span_of(each)
+            if span.kind not in ("small", "large"):
+                continue
+            free = None
+            end = span.block(span.carved - 1) + span.block_bytes if span.carved else span.first
+            for place in self._places(needle, span.first, end):
+                if free is None:
+                    free, damages = self._spans.free_blocks(span) if span.kind == "small" else ({}, [])
+                    damages = damages or span.state == "withdrawn"
+                index = span.index_at(place)
+                if index is None:
+                    continue
+                if index in free or damages and self._looks_free(span, index):
+                    free_too += 1
+                    continue
+                if len(found) == most:
+                    is_cut = True
+                    break
+                found.append(self._found(span.block(index), span.block_bytes, place))
+        for block, size, _, _ in self._spans.outside():
+            for place in self._places(needle, block, block + size):
+                is_cut = is_cut or len(found) == most
+                if is_cut:
+                    break
+                found.append(self._found(block, size, place))
+        if is_cut:
+            found.append(f"... cut at {most}: there are more")
+        if free_too:
+            found.append(f"(and {free_too} times in free blocks)")
+        return found or [f"no live block holds {value:#x}"]
+
+    @staticmethod
+    def _found(block, size, place):
+        return f"{place:#x}: at byte {place - block} of the block {block:#x}, {size} bytes"
+
+    def _places(self, needle, start, end):
+        """Addresses of aligned words in [start, end) that are `needle`; pages that cannot be read hold none."""
+        at = start
+        while at < end:
+            size = min(_PIECE, end - at)
+            data = self._memory.read(at, size)
+            if data is None:
+                size = min(_PAGE - at % _PAGE, size)
+                data = self._memory.read(at, size) or b""
+            data = bytes(data)
+            place = data.find(needle)
+            while place >= 0:
+                if (at + place) % 8 == 0:
+                    yield at + place
+                place = data.find(needle, place + 1)
+            at += size

@@ -1,0 +1,304 @@
+"""Spans of the engine `standard` in a process that stands still: which one has an address, what its record says, and
+which of its blocks are free, each with the list that has it.
+
+A span's blocks are told apart by what src/standard/span_word.hpp, free_list.hpp and magazines.hpp define. As in heap.py
+no record is believed: what cannot be right leads nowhere.
+"""
+
+import bisect
+import collections
+import struct
+
+from spanalloc_cli.top import heap
+
+_PAGE = 4096
+_ROWS = 256  # of the arena's table, that are read together
+_MOST_CACHES = 1 << 18
+_MOST_SLICES = 1 << 32
+_NO_END = 8  # set in addresses where lists end
+
+Range = collections.namedtuple("Range", "first slices state")  # of slices; `state`: used, free, decommitted or lost
+Free = collections.namedtuple("Free", "where place of")  # `place`: from 1 on, of `of`; 0: no list, but `where` says why
+Damage = collections.namedtuple("Damage", "where block word")  # of a list: the block whose word is no link
+
+
+class Span:
+    """`number`, `start`, `bytes`; `kind`: "small" (several blocks), "large" (one), "free" or "torn"; `state`: in words;
+    `owner`: number of a cache, or None; `size_class`, `class_number`: None where it has none; `first`: where the first
+    block begins; `block_bytes`, `blocks`, `carved`."""
+
+    def __init__(self, number, start, size):
+        self.number, self.start, self.bytes = number, start, size
+        self.kind, self.state, self.owner = "torn", "its record makes no sense", None
+        self.size_class = self.class_number = None
+        self.first, self.block_bytes, self.blocks, self.carved = start, 0, 0, 0
+        self.purged, self.lists, self.remote = 0, (), 0
+
+    def index_at(self, address):
+        """Of the block that has the address; None: none has."""
+        if self.block_bytes == 0 or address < self.first:
+            return None
+        index = (address - self.first) // self.block_bytes
+        return index if index < self.blocks else None
+
+    def block(self, index):
+        return self.first + index * self.block_bytes
+
+    def is_block(self, address):
+        index = self.index_at(address)
+        return index is not None and index < self.carved and self.block(index) == address
+
+    def is_purged(self, index):
+        first = (self.block(index) - self.start) // _PAGE
+        last = (self.block(index) + self.block_bytes - 1 - self.start) // _PAGE
+        return any(self.purged >> page & 1 for page in range(first, last + 1))
+
+
+class Spans:
+    """`memory`: a memory.Reader. heap.NotStarted where there is no heap yet."""
+
+    def __init__(self, memory, inspection):
+        self._memory, self._i = memory, inspection
+        base, rows, records = (memory.number(place) for place in (
+            inspection.arena_base, inspection.arena_rows, inspection.span_records))
+        if not base or not rows or not records:
+            raise heap.NotStarted
+        self.base, self._rows, self._records = base, rows, records
+        self.limit = min(memory.number(inspection.arena_limit) or 0, _MOST_SLICES)
+        self.classes = heap.read_classes(memory, inspection)
+        self.key = memory.number(inspection.link_key) or 0
+        self._caches = self._kept = None
+        self.ranges = list(self._walk())
+        self._firsts = [each.first for each in self.ranges]
+
+    # ---- the arena ----
+
+    def _walk(self):
+        i = self._i
+        rows, at_row, unit = None, 0, 1  # slice 0 is never handed out
+        row_bytes = 8 * i.row_words
+        while unit < self.limit:
+            row = unit // 64
+            if rows is None or row >= at_row + _ROWS:
+                at_row = row
+                units = min(_ROWS * 64, self.limit - row * 64)
+                size = (units + 63) // 64 * row_bytes - 8 * (-units % 64)  # the last row has existing slices only
+                data = self._memory.read(self._rows + row * row_bytes, size)
+                if data is None:
+                    return
+                rows = data.cast("Q")
+            at, bit = (row - at_row) * i.row_words, unit % 64
+            word = rows[at + i.row_blocks + bit]
+            size = word >> i.block_size_shift
+            if size == 0 or unit + size > self.limit:
+                return
+            is_used = word & i.block_state_mask == i.block_used
+            is_lost, is_gone = (rows[at + which] >> bit & 1 for which in (i.row_lost, i.row_unmapped))
+            yield Range(unit, size, "free" if not is_used else "lost" if is_lost else
+                        "decommitted" if is_gone else "used")
+            unit += size
+
+    def range_at(self, address):
+        """The Range that has the address; None: none has."""
+        if address < self.base:
+            return None
+        unit = (address - self.base) >> self._i.slice_bits
+        at = bisect.bisect_right(self._firsts, unit) - 1
+        return self.ranges[at] if at >= 0 and unit < self.ranges[at].first + self.ranges[at].slices else None
+
+    # ---- a span's record ----
+
+    def span_of(self, each):
+        """The Span of a used Range."""
+        i = self._i
+        span = Span(each.first, self.base + (each.first << i.slice_bits), each.slices << i.slice_bits)
+        data = self._memory.read(self._records + each.first * i.span_stride, i.span_stride)
+        if data is None:
+            return span
+        word, first, purged = (_number(data, at, 8) for at in (i.span_word, i.span_first, i.span_purged))
+        state, owner, c = word >> i.word_state_shift & 3, word >> i.word_owner_shift, data[i.span_class]
+        span.owner = owner if owner != i.word_nobody else None
+        if state == 0:
+            is_cached = word >> i.word_cached_bit & 1 and not word & 0xFFFFF0000 and span.owner is not None
+            span.kind, span.state = "free", "free, cached" if is_cached else "free"
+            span.owner = span.owner if is_cached else None
+            return span
+        if not span.start <= first < span.start + span.bytes or state == 3 or not 0 < c <= i.class_count:
+            return span
+        span.first = first
+        if c >= i.class_first_large:
+            room = span.start + span.bytes - first
+            is_huge = c == i.class_count
+            span.kind, span.state, span.owner = "large", "in use", None
+            span.class_number = None if is_huge else c
+            span.block_bytes = room if is_huge else min(self.classes[c].block_bytes, room)
+            span.blocks = span.carved = 1
+            return span
+        size_class = self.classes[c]
+        if size_class.span_bytes != span.bytes or size_class.blocks == 0:
+            return span
+        span.kind, span.size_class, span.class_number = "small", size_class, c
+        span.block_bytes, span.blocks = size_class.block_bytes, size_class.blocks
+        span.carved = min(_number(data, i.span_carved, 4), span.blocks)
+        span.purged = purged
+        head = word >> 16 & 0xFFFFF
+        span.remote = span.start + (head - 1) * 16 if head else 0
+        span.lists = tuple(_number(data, at, 8) for at in (i.span_list, i.span_rest))
+        is_retired = data[i.span_retired] != 0
+        span.state = "withdrawn" if is_retired else "owned" if state == 1 else "shared"
+        if not is_retired and not self.mark_of(owner):
+            span.state, span.owner = "abandoned", None
+        return span
+
+    def marks(self):
+        """{number of a cache: an address in its thread's storage}, of those that have a thread."""
+        if self._caches is None:
+            self._caches = {}
+            i, memory = self._i, self._memory
+            records = memory.number(i.cache_records)
+            end = min(memory.number(i.cache_end, 4) or 0, _MOST_CACHES) if records else 0
+            for n in range(end):
+                mark = memory.number(records + n * i.cache_stride + i.cache_thread)
+                if mark:
+                    self._caches[n] = mark
+        return self._caches
+
+    def mark_of(self, cache):
+        return self.marks().get(cache)
+
+    # ---- its free blocks ----
+
+    def kept_by_threads(self):
+        """{number of a span: [(where, an address, whether a list begins there)]}: its blocks in threads' batches, loans
+        and bins. In `where` @N stands for the thread of cache N."""
+        if self._kept is None:
+            self._kept = collections.defaultdict(list)
+            records, stride = self._memory.number(self._i.cache_records), self._i.cache_stride
+            for number in self.marks():
+                data = self._memory.read(records + number * stride, stride)
+                if data is not None:
+                    self._add_batches(number, data)
+                    self._add_loans_and_bins(number, data)
+        return self._kept
+
+    def _add_batches(self, number, data):
+        i = self._i
+        for at in range(i.cache_batches, i.cache_batches + i.batch_count * i.batch_stride, i.batch_stride):
+            if _number(data, at + i.batch_quota, 4):
+                span = _number(data, at + i.batch_span, 4)
+                self._kept[span].append((f"a batch, of @{number}", _number(data, at + i.batch_list, 8), True))
+
+    def _add_loans_and_bins(self, number, data):
+        i = self._i
+        for c in range(1, i.class_first_large):
+            self._keep(f"blocks that are lent, to @{number}",
+                       _number(data, i.cache_loans + c * i.loan_stride + i.loan_list, 8), True)
+            row = c - i.magazine_first
+            count = data[i.cache_magazines + row * i.magazine_stride + i.magazine_count] if row >= 0 else 0
+            for slot in range(min(count, i.slots_stride // 8)):
+                at = i.cache_slots + row * i.slots_stride + 8 * slot
+                self._keep(f"a thread-cache bin, of @{number}", _number(data, at, 8), False)
+
+    def _keep(self, where, address, is_list):
+        each = self.range_at(address) if address and not address & _NO_END else None
+        if each is not None:
+            self._kept[each.first].append((where, address, is_list))
+
+    def free_blocks(self, span):
+        """({index of a block: Free}, [Damage]) of a small span."""
+        return _FreeBlocks(self, self._memory, span).result()
+
+    def decode(self, block, word):
+        """Where a block's first word leads, as a link: ("end", None), ("kept", None), or ("to", an address)."""
+        target = block ^ word ^ self.key
+        if target == self._i.no_block:
+            return "end", None
+        if target == self._i.no_block + self._i.kept_mark:
+            return "kept", None
+        return "to", target
+
+    def outside(self):
+        """(address, bytes, start of its mapping, bytes of that) of each block with a mapping of its own."""
+        i, memory = self._i, self._memory
+        table = memory.number(i.outside_table)
+        count = memory.number(table) if table else 0
+        if not count or count > 1 << 21:
+            return []
+        data = memory.read(table + 16, 16 * count)
+        found = []
+        for address, packed in struct.iter_unpack("<2Q", data) if data is not None else ():
+            if address > 1:
+                size = (packed & (1 << i.outside_owner) - 1) >> 12 << 12
+                before = (packed >> i.outside_before & 63) * _PAGE + address % _PAGE
+                if before < size:
+                    found.append((address, size - before, address - before, size))
+        return found
+
+
+class _FreeBlocks:
+    def __init__(self, spans, memory, span):
+        self._spans, self._memory, self._span = spans, memory, span
+        self._pages = {}
+        self._free, self._damages = {}, []
+
+    def result(self):
+        span = self._span
+        for index in range(span.carved, span.blocks):
+            self._free[index] = Free("never handed out", 0, 0)
+        if span.purged:
+            for index in range(span.carved):
+                if span.is_purged(index):
+                    self._free[index] = Free("on a page that was returned to the kernel", 0, 0)
+        for where, first in zip(("the span's free list", "the span's second free list"), span.lists):
+            self._follow(where, first)
+        self._follow("the span's remote list (freed by other threads)", span.remote)
+        for where, address, is_list in self._spans.kept_by_threads().get(span.number, ()):
+            if is_list:
+                self._follow(where, address)
+            else:
+                self._add_bin(where, address)
+        return self._free, self._damages
+
+    def _add_bin(self, where, block):
+        if self._span.is_block(block):
+            self._free[self._span.index_at(block)] = Free(where, 0, 0)
+            word = self._word(block)
+            if word is not None and self._spans.decode(block, word)[0] != "kept":
+                self._damages.append(Damage(where, block, word))
+
+    def _word(self, block):
+        page = block & -_PAGE
+        if page not in self._pages:
+            data = self._memory.read(page, _PAGE)
+            self._pages[page] = None if data is None else data.cast("Q")
+        words = self._pages[page]
+        return None if words is None else words[block % _PAGE // 8]
+
+    def _follow(self, where, at):
+        span, found = self._span, []
+        while at != 0 and not at & _NO_END and span.is_block(at):
+            index = span.index_at(at)
+            if index in self._free:  # purged: its list ends before it
+                break
+            word = self._word(at)
+            if word is None:
+                break
+            found.append(index)
+            self._free[index] = Free(where, len(found), 0)
+            kind, to = self._spans.decode(at, word)
+            is_last = kind == "end"
+            if not is_last and (kind != "to" or not span.is_block(to) or self._is_on_this(to, where)):
+                self._damages.append(Damage(where, at, word))
+                break
+            at = 0 if is_last else to
+        for index in found:
+            self._free[index] = self._free[index]._replace(of=len(found))
+
+    def _is_on_this(self, block, where):
+        """The list leads in a circle."""
+        free = self._free.get(self._span.index_at(block))
+        return free is not None and free.where == where
+
+
+def _number(data, at, size):
+    return int.from_bytes(data[at:at + size], "little")
