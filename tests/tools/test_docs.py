@@ -83,6 +83,24 @@ def reached(tree, start):
     return found
 
 
+# Where the libraries say that something is wrong, and end the process: the text may be of several literals.
+_FATAL = re.compile(r"(?:os::fatal\(|\breport\(|damage\.add\(\{|return \{)\s*((?:\"[^\"\n]*\"\s*)+)")
+
+
+def messages(tree):
+    """{a fatal message: the file that has it} of the libraries' sources."""
+    found = {}
+    for folder in ("src", "papers"):
+        for where, folders, names in os.walk(os.path.join(tree, folder)):
+            folders[:] = [name for name in folders if name not in ("tests", "figures")]
+            for name in names:
+                if name.endswith((".hpp", ".cpp")):
+                    with open(os.path.join(where, name), encoding="utf-8") as file:
+                        for literals in _FATAL.findall(file.read()):
+                            found["".join(re.findall(r'"([^"]*)"', literals))] = name
+    return {message: name for message, name in found.items() if " " in message}
+
+
 class DocumentsTest(unittest.TestCase):
     def tree(self, **files):
         """A tree of documents given as folder__name=text."""
@@ -105,6 +123,32 @@ class DocumentsTest(unittest.TestCase):
     def test_the_readme_is_short(self):
         with open(os.path.join(SOURCE, "README.md"), encoding="utf-8") as file:
             self.assertLessEqual(len(file.readlines()), README_LINES)
+
+    def test_each_fatal_message_has_a_row(self):
+        """And each row a message: of those that are no misuse the table has two more."""
+        found = messages(SOURCE)
+        self.assertGreater(len(found), 40)
+        with open(os.path.join(SOURCE, "docs", "debugging.md"), encoding="utf-8") as file:
+            text = file.read().partition("\n## The messages")[2].partition("\n## A core file")[0]
+        rows = re.findall(r"^\| `([^`]*)` \|", text, re.MULTILINE)
+        self.assertEqual({message: name for message, name in found.items() if message not in rows}, {})
+        self.assertEqual(sorted(set(rows) - set(found)), ["assertion failed:", "ignored SPANALLOC_NAME=VALUE: want"])
+        self.assertEqual(len(rows), len(set(rows)))
+
+    def test_where_messages_are_found(self):
+        tree = self.tree()
+        for path, text in (
+                ("src/a.hpp", 'os::fatal("one of", p); os::fatal(\n  "two "\n  "parts:",\n p); f("none at all");'),
+                ("papers/x/engine/b.hpp", 'damage.add({"three of", p}); report("four of", p);\nreturn {"five of", p};'),
+                ("papers/x/tests/c.cpp", 'os::fatal("of a test")')):
+            os.makedirs(os.path.join(tree, os.path.dirname(path)), exist_ok=True)
+            with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
+                file.write(text)
+        self.assertEqual(sorted(messages(tree)), ["five of", "four of", "one of", "three of", "two parts:"])
+
+    def test_the_guide_to_messages_is_short(self):
+        with open(os.path.join(SOURCE, "docs", "debugging.md"), encoding="utf-8") as file:
+            self.assertLessEqual(len(file.read().split()), 2500)
 
     def test_each_house_says_what_its_folders_are(self):
         """The README of each names every folder in it, and is short."""
