@@ -120,7 +120,10 @@ class CoreTest(Looking):
             self.assertIsNone(still.read(constants, 64))
             still.close()
             os.remove(ours)
-            self.assertEqual(top("--core", path).returncode, 0)
+            run = top("--json", "--core", path)
+            found = json.loads(run.stdout)
+            self.assertEqual((run.returncode, found["totals"], found["torn_records"]), (0, None, 0))
+            self.assertIn(f"the constants of {ours} cannot be read", found["note"])
 
     def test_a_core_file_without_the_first_pages(self):
         """As with bit 4 of coredump_filter cleared: the files have them."""

@@ -701,6 +701,9 @@ class ForgedTest(unittest.TestCase):
         self.places(words, arena_base=1 << 46, arena_rows=1 << 45, arena_limit=1 << 60, span_records=1 << 44,
                     span_end=1 << 60, cache_records=1 << 43, cache_end=1000,
                     outside_objects=1 << 63, outside_bytes=1 << 63)
+        with self.assertRaises(heap.NoConstants):
+            self.heap(words)
+        words.put(0x10000, bytes(64 * 121))
         walked = self.heap(words)
         self.assertEqual(walked.classes, [])
         self.assertGreater(walked.torn, 0)
@@ -713,6 +716,7 @@ class ForgedTest(unittest.TestCase):
                         span_end=128)
             words.put(0x100000, struct.pack("<172Q", *[word] * 172))
             words.put(0x200000, b"\xff" * 128 * 128)
+            words.put(0x10000, bytes(64 * 121))
             walked = self.heap(words)
             self.assertLessEqual(walked.totals.dirty_bytes + walked.totals.clean_bytes, 128 * SLICE)
 

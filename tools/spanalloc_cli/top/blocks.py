@@ -34,6 +34,9 @@ class Blocks:
             self._spans = Spans(still, inspection)
         except heap.NotStarted:
             raise Unknown("nothing has been allocated yet") from None
+        except heap.NoConstants:
+            raise Unknown(f"the constants of {inspection.path} cannot be read: it is gone, or is another file by "
+                          "now") from None
         marks = self._spans.marks()
         tids = threads_by_mark(set(marks.values()), still.thread_records())
         names = {task.tid: task.name for task in still.tasks()}

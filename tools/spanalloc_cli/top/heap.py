@@ -31,6 +31,10 @@ class NotStarted(Exception):
     """The heap has not begun."""
 
 
+class NoConstants(Exception):
+    """The library's constants cannot be read."""
+
+
 class SizeClass(collections.namedtuple("SizeClass", "block_bytes span_bytes blocks lead")):
     def index_at(self, offset):
         return (offset - self.lead) // self.block_bytes if offset > self.lead else 0
@@ -134,10 +138,12 @@ def count_purged(mask, size_class, carved):
 def read_classes(memory, i):
     """[SizeClass] by number. `i`: the Inspection."""
     data = memory.read(i.classes, i.class_stride * i.class_count)
+    if data is None:
+        raise NoConstants
     found = [SizeClass(0, 0, 0, 0)]
     for n in range(1, i.class_count):
         at = n * i.class_stride
-        row = [0] * 4 if data is None else [int.from_bytes(data[at + field:at + field + 4], "little") for field in (
+        row = [int.from_bytes(data[at + field:at + field + 4], "little") for field in (
             i.class_block_size, i.class_span, i.class_blocks, i.class_lead)]
         # A row that is none: nothing counts for it.
         sane = row[0] >= 16 and 0 < row[2] < 1 << 16 and row[0] * row[2] + row[3] <= row[1] <= 1 << 40
@@ -146,8 +152,9 @@ def read_classes(memory, i):
 
 
 class Heap:
-    """One walk. `classes`: [ClassFigures], smallest blocks first; `threads`: {cache number: ThreadFigures} of living
-    ones, one object a thread; `totals`; `torn`: how many records could not be right."""
+    """One walk; NotStarted or NoConstants where there can be none. `classes`: [ClassFigures], smallest blocks first;
+    `threads`: {cache number: ThreadFigures} of living ones, one object a thread; `totals`; `torn`: how many records
+    could not be right."""
 
     def __init__(self, memory, inspection):
         self._memory, self._i = memory, inspection

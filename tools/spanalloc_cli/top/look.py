@@ -50,6 +50,9 @@ class Look:
         except heap.NotStarted:
             self.note = "nothing has been allocated yet"
             return False
+        except heap.NoConstants:
+            self.note = f"the constants of {self.inspection.path} cannot be read: it is gone, or is another file by now"
+            return True
         self.totals, self.classes = walked.totals, walked.classes
         self.torn += walked.torn
         self.threads = _threads(walked.threads, tasks(), records)

@@ -55,7 +55,7 @@ class Span:
 
 
 class Spans:
-    """`memory`: a memory.Reader. heap.NotStarted where there is no heap yet."""
+    """`memory`: a memory.Reader. heap.NotStarted, heap.NoConstants where there is nothing to see."""
 
     def __init__(self, memory, inspection):
         self._memory, self._i = memory, inspection
