@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -13,11 +14,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string>
 
 #include "address_limit.hpp"
 #include "base/bits.hpp"
 #include "child.hpp"
 #include "os_calls.hpp"
+#include "sanitizers.hpp"
 
 namespace spanalloc {
 namespace {
@@ -531,6 +534,36 @@ TEST(Os, SizesInOptionsAreCheckedAloud) {
 TEST(Os, FatalNamesWhatAndWhereInOneLine) {
   EXPECT_DEATH(os::fatal("double free of", pointer_to(0x1234)),
                "^spanalloc: double free of 0x1234\n(qemu: [^\n]*\n)?$");
+}
+
+TEST(Os, FatalSaysWhatIsKnownOfTheAddress) {
+  const auto dies = [](const char* what, bool (*describe)(const void*, os::AddressFacts&)) {
+    os::before_fatal([] {}, describe);
+    os::fatal(what, pointer_to(0x1234));
+  };
+  const auto all = [](const void*, os::AddressFacts& out) {
+    out = {0x1230, 48, "span", 3, 0x1000, "owned", address_of(os::thread_id())};
+    return true;
+  };
+  const std::string thread = test::kUnderAsan || test::kUnderTsan ? "0x[0-9a-f]+" : [] {
+    char text[32];
+    snprintf(text, sizeof text, "%#zx", static_cast<std::size_t>(pthread_self()));
+    return std::string(text);
+  }();
+  EXPECT_DEATH(dies("double free of", all),
+               "^spanalloc: double free of 0x1234 \\(inside the block of 48 bytes at 0x1230; "
+               "span 3 at 0x1000: owned, thread " +
+                   thread + " \\(this one\\)\\)\n(qemu: [^\n]*\n)?$");
+  EXPECT_DEATH(dies("double free of",
+                    [](const void*, os::AddressFacts& out) {
+                      out = {0x1234, 48};
+                      return true;
+                    }),
+               "^spanalloc: double free of 0x1234 \\(block of 48 bytes\\)\n");
+  EXPECT_DEATH(dies("free of", [](const void*, os::AddressFacts&) { return false; }),
+               "^spanalloc: free of 0x1234\n");
+  // What does not fit is left out; the line has its end.
+  EXPECT_DEATH(dies(std::string(600, 'x').c_str(), all), "^spanalloc: x+\n(qemu: [^\n]*\n)?$");
 }
 
 }  // namespace
