@@ -117,11 +117,11 @@ struct Inspection {
   /// of its slots, and as many slots of two words from byte 16 on: the block's address (0 and 1: no
   /// block), and what `outside_…` part.
   const void* outside_table = nullptr;
-  std::uint32_t kept_mark = 0;    ///< the link of a block in a magazine leads to no_block + this
+  std::uint32_t kept_mark = 0;    ///< the link of a block in a bin leads to no_block + this
   std::uint32_t span_order = 0;   ///< 1: log2 of the span's slices, in each of its slices' records
   std::uint32_t span_first = 0;   ///< 8: where the first block begins
   std::uint32_t batch_list = 0;   ///< 8: an address
-  std::uint32_t cache_slots = 0;  ///< addresses of the blocks in magazines, a row a magazine
+  std::uint32_t cache_slots = 0;  ///< addresses of the blocks in these bins, a row a bin
   std::uint32_t slots_stride = 0;
   std::uint32_t outside_before = 0;  ///< from this bit on, 6: pages before the block's first one
   std::uint32_t outside_owner = 0;   ///< below this bit, from bit 12 on: bytes of the mapping

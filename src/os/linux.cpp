@@ -635,7 +635,7 @@ void fatal(const char* what) {
 void fatal(const char* what, const void* address) {
   Line line;
   line.add("spanalloc: %s %p", what, address);
-  // First: what is told is as it was when the misuse was found.
+  // First: the line describes the moment when the fault was found.
   AddressFacts facts;
   if (auto* describe = describe_address.load_acquire();
       describe != nullptr && describe(address, facts)) {

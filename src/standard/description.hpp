@@ -1,4 +1,4 @@
-// What the records say of an address that a report of misuse names: its block, its span, the span's
+// What the records say of an address that a report names: its block, its span, the span's
 // state and its owner.
 #pragma once
 
