@@ -370,6 +370,10 @@ class CasesTest(WorkloadTest):
             self.assertRegex(case.id, r"^[a-z0-9.-]+$")
             self.assertNotEqual(case.full, case.quick, case.id)
 
+    def test_each_program_is_tried_with_damage(self):
+        programs = {case.argv[0].replace("{bin}/", "") for case in beyond.suite() + shapes.suite()}
+        self.assertEqual(programs - {run[0] for run in DamageTest.RUNS}, {"startup"})  # its child: test_failing_child
+
     def test_options_are_known(self):
         # Options are looked at in order, what is unknown last: so all of the case's own are good.
         for case in beyond.suite() + shapes.suite():

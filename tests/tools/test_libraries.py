@@ -30,6 +30,13 @@ class LibrariesTest(unittest.TestCase):
                 self.assertIsNotNone(body, f"no struct {library.config} in {library.folder}/config.hpp")
                 self.assertIn(f'kName = "{name}"', body.group())
 
+    def test_each_config_that_has_a_name_has_a_line(self):
+        found = set()
+        for folder in {library.folder for library in libraries.LIBRARIES.values()}:
+            text = read("src" if folder == "standard" else ".", folder, "config.hpp")
+            found |= set(re.findall(r'kName = "([^"]+)"', text))
+        self.assertEqual(found, set(libraries.LIBRARIES))
+
     def test_no_two_lines_are_of_one_library(self):
         lines = [line.split() for line in read("src", "libraries.txt").splitlines()
                  if line and not line.startswith("#")]
