@@ -20,10 +20,6 @@ SUBJECT = ""  # stands for whoever the claim is judged on
 # One lost comparison of many proves nothing while it is this close to a tie: with dozens of 95 % intervals in a claim
 # some miss by chance.
 SLACK = 1.02
-# Square roots of the 97.5 % points of F with n - 1 and n - 1 degrees of freedom, by n: what two standard deviations
-# must differ by to differ.
-_F = {6: 2.673, 7: 2.412, 8: 2.235, 9: 2.105, 10: 2.006, 12: 1.864, 15: 1.726, 20: 1.589, 30: 1.450}
-
 # What chance makes Spearman's rank correlation exceed, either way, once in twenty, by the number of pairs; with fewer
 # than five it may always be chance.
 _CRITICAL = {5: 1.0, 6: 0.886, 7: 0.786, 8: 0.738, 9: 0.700, 10: 0.648, 11: 0.618, 12: 0.587, 13: 0.560, 14: 0.538,
@@ -491,11 +487,16 @@ def trade_off(one: Measure, other: Measure, at=full):
 
 def _rank_correlation(xs, ys) -> float:
     """Spearman's, ties sharing their mean rank; 0 where one side is constant."""
-    ranks = [[sum(b < a for b in v) + (sum(b == a for b in v) + 1) / 2 for a in v] for v in (xs, ys)]
-    try:
-        return statistics.correlation(*ranks)
-    except statistics.StatisticsError:
-        return 0.0
+    from scipy import stats
+
+    return float(stats.spearmanr(xs, ys).statistic) if min(len(set(xs)), len(set(ys))) > 1 else 0.0
+
+
+def _widest_by_chance(n) -> float:
+    """How far apart chance brings two standard deviations of n values each, either way, once in twenty."""
+    from scipy import stats
+
+    return math.sqrt(stats.f.ppf(0.975, n - 1, n - 1))
 
 
 def says(measure: Measure, yes: bool, of=SUBJECT, at=everywhere):
@@ -545,7 +546,7 @@ def _deviations(measure, one, other, low, high, at, relative=False):
         spreads = [statistics.stdev(s) / (statistics.fmean(s) if relative else 1.0) for s in scores]
         ratio = spreads[0] / max(spreads[1], 1e-15)
         what = f"{'relative ' * relative}standard deviation of {measure.name}"
-        certainty = _F[max(k for k in _F if k <= n)] if n >= 6 else None
+        certainty = _widest_by_chance(n) if n >= 6 else None
         text = f"{what} over {n} rounds, {a}/{b}: {number(ratio)}"
         if certainty is None:
             return Verdict(OPEN, text)
