@@ -54,7 +54,7 @@ class SpanTable {
   }
   /// The record of the slice that `a` lies in, if it has one; also behind gaps,
   /// where foreign mappings are.
-  SpanRef any_slice_at(std::uintptr_t a) {
+  SPANALLOC_INLINE SpanRef any_slice_at(std::uintptr_t a) {
     const std::size_t number = slice_of(a);
     if (number >= known_end_.load_relaxed()) return {};
     const SpanNumber slice{static_cast<std::uint32_t>(number)};
