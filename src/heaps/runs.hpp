@@ -298,9 +298,9 @@ class Runs : thread::ForkWatch {
   // Under the arena's lock. As SpanTable's of the engine `standard`: release, because the table is
   // open so far.
   SPANALLOC_COLD TableReach make_records(std::size_t end) {
-    const std::size_t known = known_end_.load_relaxed();
-    const TableReach reach = table_.reach(max_of(known, arena_.limit()), end);
-    if (reach.end <= known) return reach;
+    const std::size_t from = max_of(known_end_.load_relaxed(), arena_.limit());
+    const TableReach reach = table_.reach(from, end);
+    if (reach.end <= from) return reach;
     if (table_.is_without_gaps()) plain_end_.store_release(reach.end);
     known_end_.store_release(reach.end);
     return reach;

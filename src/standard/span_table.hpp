@@ -97,11 +97,11 @@ class SpanTable {
   friend struct spanalloc::InspectionAccess;
 
   SPANALLOC_COLD TableReach make_records(std::size_t end) {
-    // The arena's limit may lie behind `known`: the arena skips slices whose
-    // records could not be made.
-    const std::size_t known = known_end_.load_relaxed();
-    const TableReach reach = spans_.reach(max_of(known, arena.limit()), end);
-    if (reach.end <= known) return reach;
+    // The arena's limit may lie behind the last record: the arena skips slices that have no entry
+    // in one of the tables. Where records are refused, those up to the limit have not been made.
+    const std::size_t from = max_of(known_end_.load_relaxed(), arena.limit());
+    const TableReach reach = spans_.reach(from, end);
+    if (reach.end <= from) return reach;
     // Release: the table is open so far
     if (spans_.is_without_gaps()) plain_end_.store_release(reach.end);
     // Release: the table is open so far

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "child.hpp"
 #include "os_calls.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
@@ -142,6 +143,32 @@ TEST(Runs, ARecoveryThatAHandlersForkInterruptsRecovers) {
                 return testing::Test::HasFailure() ? 1 : 0;
               }),
               0);
+  });
+}
+
+// As StandardSpanTable's test of this name.
+TEST(Runs, RecordsThatAreRefusedBehindAGapOfAnotherTableAreNotThere) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "limits addresses";
+  }
+  test::in_fresh_process([] {
+    ASSERT_TRUE(runs.start());
+    Runs::Arena& arena = RunsTestAccess::arena();
+    constexpr TableReach kGap{1000, 100'000};
+    const auto reach_around_gap = [&](std::size_t end) {
+      return end <= kGap.end || arena.limit() >= kGap.next ? TableReach{end, end} : kGap;
+    };
+    ASSERT_EQ(RunsTestAccess::make_records(kGap.end).end, kGap.end);
+    while (arena.limit() < kGap.next) {
+      ASSERT_NE(arena.take_growing(50, 1, reach_around_gap).first, 0u);
+    }
+    ASSERT_TRUE(test::leave_address_space(0));
+    const std::size_t wanted = arena.limit() + 50;
+    ASSERT_LT(RunsTestAccess::make_records(wanted).end, wanted) << "nothing was refused";
+    for (Slice slice = 1; slice < wanted; ++slice) {
+      if (!runs.contains(runs.address(slice))) continue;
+      EXPECT_EQ(runs[slice].owner.load_relaxed(), 0u);  // can be read
+    }
   });
 }
 
