@@ -199,28 +199,33 @@ bool reallocate(Block& block, std::size_t bytes) {
             bytes, block.bytes);
   const Block before = block;
   const int heap = block.heap;
-  const InCall call(heap);
-  const bool in_heap = heap != kNoHeap && me().random.one_in(2);
-  void* const p = in_heap ? sp_heap_realloc(heaps[heap].heap, block.memory, bytes)
-                          : sp_realloc(block.memory, bytes);
-  if (bytes == 0) {
-    check_errno(true);
-    SIM_CHECK(p == nullptr, "realloc(p, 0) returns %p", p);
-    return false;
+  bool is_resized = false;
+  {
+    const InCall call(heap);
+    const bool in_heap = heap != kNoHeap && me().random.one_in(2);
+    void* const p = in_heap ? sp_heap_realloc(heaps[heap].heap, block.memory, bytes)
+                            : sp_realloc(block.memory, bytes);
+    if (bytes == 0) {
+      check_errno(true);
+      SIM_CHECK(p == nullptr, "realloc(p, 0) returns %p", p);
+      return false;
+    }
+    is_resized = accept(block, p, bytes, bytes < 16 ? 8 : 16, in_heap && heaps[heap].limit != 0);
+    if (is_resized) {
+      scheduler.drain_range(block.memory, block.bytes);
+      check_stamps(before, block.memory, min_of(before.bytes, bytes));
+      if (heap != kNoHeap && !in_heap && sp_heap_owns(heaps[heap].heap, block.memory) == 0)
+        block.heap = kNoHeap;
+      note_usable(block);
+    }
   }
-  if (!accept(block, p, bytes, bytes < 16 ? 8 : 16, in_heap && heaps[heap].limit != 0)) {
+  // Behind the call: a thread whose handler has allocated comes no further, and has no block.
+  if (!is_resized) {
     block = before;
     check_stamps(block);
-    enter(block);
-    return true;
   }
-  scheduler.drain_range(block.memory, block.bytes);
-  check_stamps(before, block.memory, min_of(before.bytes, bytes));
-  if (heap != kNoHeap && !in_heap && sp_heap_owns(heaps[heap].heap, block.memory) == 0)
-    block.heap = kNoHeap;
-  note_usable(block);
   enter(block);
-  write_stamps(block);
+  if (is_resized) write_stamps(block);
   return true;
 }
 
