@@ -35,9 +35,9 @@ void check_refusal(std::size_t bytes);
 /// Requests for up to so many bytes go the same way each time. Where the engine's file does not
 /// say: all do.
 std::size_t most_alike();
-/// True: a thread that finds no memory gives up what it has itself, when others have looked
-/// already; in a fork's child what vanished threads had, too. Where the engine's file does not say:
-/// false.
+/// True: a request may leave memory for another thread's. (A thread that finds none gives up what
+/// it has itself, when others have looked already; in a fork's child what vanished threads had,
+/// too. Or what it obtains serves others.) Where the engine's file does not say: false.
 bool allocations_give();
 /// True: a call that begins now may wait though no thread holds a lock. Where the engine's file
 /// does not say: false.

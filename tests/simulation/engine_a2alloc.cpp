@@ -23,6 +23,12 @@ bool can_grow() {
 
 void check_quiet() {}
 
+// Threads share heaps: of the superblock that one thread's request has obtained another one's may
+// be served a moment later.
+bool allocations_give() {
+  return true;
+}
+
 // Who finds no memory waits for what another thread purges.
 bool may_wait_without_lock() {
   return a2alloc::Allocator<A2alloc>::default_instance.global_heap().counts().purging != 0;
