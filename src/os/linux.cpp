@@ -473,8 +473,7 @@ struct KernelAction {
 // none of these tells, the process ends with the second report, without the handler. So it does
 //   - if the thread itself has blocked SIGABRT: siglongjmp brings that mask back;
 //   - with the ninth report in a row of which only the mask tells: ever deeper in a stack, or on
-//   stacks each
-//     below the one before, of which none is used again.
+//     stacks each below the one before, of which none is used again.
 // A handler that lets SIGABRT through and comes back with a misuse looks the same,
 // and must come to an end.
 class Report {
@@ -595,7 +594,7 @@ class Line {
   void add_facts(const AddressFacts& facts, std::uintptr_t address) {
     const bool has_block = facts.block_bytes != 0;
     if (has_block && address == facts.block)
-      add(" (block of %zu bytes", facts.block_bytes);
+      add(" (%sblock of %zu bytes", facts.was_block ? "was a " : "", facts.block_bytes);
     else if (has_block)
       add(" (inside the block of %zu bytes at %#zx", facts.block_bytes, facts.block);
     if (facts.range != nullptr)
@@ -618,6 +617,21 @@ class Line {
   std::size_t length_ = 0;  // below kRoom
 };
 
+[[noreturn]] void fatal_with_facts(const char* what, const void* address, bool names_block) {
+  Line begin;
+  begin.add("spanalloc: %s %p", what, address);
+  write_text(2, begin.text(), begin.length());
+  Line rest;
+  AddressFacts facts;
+  if (auto* describe = describe_address.load_acquire();
+      describe != nullptr && describe(address, facts)) {
+    if (!names_block) facts.block_bytes = 0;
+    rest.add_facts(facts, address_of(address));
+  }
+  rest.end();
+  report(rest.text(), rest.length());
+}
+
 }  // namespace
 
 void before_fatal(void (*let_go)(), bool (*describe)(const void*, AddressFacts&)) {
@@ -633,16 +647,10 @@ void fatal(const char* what) {
 }
 
 void fatal(const char* what, const void* address) {
-  Line line;
-  line.add("spanalloc: %s %p", what, address);
-  // First: the line describes the moment when the fault was found.
-  AddressFacts facts;
-  if (auto* describe = describe_address.load_acquire();
-      describe != nullptr && describe(address, facts)) {
-    line.add_facts(facts, address_of(address));
-  }
-  line.end();
-  report(line.text(), line.length());
+  fatal_with_facts(what, address, true);
+}
+void fatal_of_range(const char* what, const void* start) {
+  fatal_with_facts(what, start, false);
 }
 
 }  // namespace spanalloc::os

@@ -240,15 +240,19 @@ struct AddressFacts {
   std::uintptr_t range_at = 0;   ///< where it begins,
   const char* state = nullptr;   ///< what it is,
   std::uintptr_t owner = 0;      ///< and the thread_id() of the thread that has it
+  bool was_block = false;        ///< the block was there last: the memory may be another's by now
 };
 
-/// Writes "spanalloc: <what> <address> (<facts>)" to stderr in one line and aborts. A handler of
-/// SIGABRT may do with the heap what it likes: whoever calls this has taken what is damaged out of
-/// use, and what the thread holds it is made to let go of first (before_fatal()). If a handler that
-/// this has called is still running in this thread, it is the process's end, by SIGABRT's default
-/// action.
+/// Writes "spanalloc: <what> <address> (<facts>)" to stderr in one line and aborts. (The facts are
+/// a write of their own: should the damaged heap end the look for them, the rest is there.) A
+/// handler of SIGABRT may do with the heap what it likes: whoever calls this has taken what is
+/// damaged out of use, and what the thread holds it is made to let go of first (before_fatal()). If
+/// a handler that this has called is still running in this thread, it is the process's end, by
+/// SIGABRT's default action.
 [[noreturn]] void fatal(const char* what, const void* address);
 [[noreturn]] void fatal(const char* what);
+/// fatal() of a range by its first address, which is no block's: the facts name none.
+[[noreturn]] void fatal_of_range(const char* what, const void* start);
 /// What has the calling thread let go of all locks; and what tells of an address, without a lock.
 /// (False: it is no address of a heap.)
 void before_fatal(void (*let_go)(), bool (*describe)(const void* address, AddressFacts& out));

@@ -8,8 +8,8 @@
 
 namespace spanalloc::standard {
 
-/// Only atomic fields are read, and a span's order as by Location: another thread may be changing
-/// the records. So each number is checked before it leads anywhere.
+/// Another thread may be changing the records, also those fields that are not atomic (a span's
+/// order, and the room of its block). So each number is checked before it leads anywhere.
 template <class Config>
 class Description {
   using Classes = SizeClasses<Config>;
@@ -46,7 +46,8 @@ class Description {
     const bool is_free = word.state() == SpanState::kFree;
     if (c == ClassId::kNone || c > Classes::kHuge || (c == Classes::kHuge && is_free)) return;
     const std::uintptr_t first = span->first_block();
-    // Of a free span the record says what there was: only the exact start of a block is believed.
+    // Of a free span the record says what there was, and so does that of a slice inside a large
+    // block: only the exact start of a block is believed.
     if (a < first || (is_free && !span->is_block(a))) return;
     const std::size_t bytes = LargeBlocks<Config>::block_bytes(pages, c, span);
     const std::size_t number = Classes::has_one_block(c) ? 0 : (a - first) / bytes;
@@ -54,26 +55,31 @@ class Description {
     if (number >= blocks || a - first >= blocks * bytes) return;
     out.block = first + number * bytes;
     out.block_bytes = bytes;
+    out.was_block = is_free && !is_cached(word);
   }
   static void add_state(Pages& pages, SpanRef span, SpanWord word, os::AddressFacts& out) {
-    const bool is_cached = word.owner() != kNobody && word == cached_of(word.owner());
-    if (word.state() == SpanState::kFree && !is_cached) {
+    if (word.state() == SpanState::kFree && !is_cached(word)) {
       // The slices of a large block after its first one have the records of earlier spans.
       out.state = "free, or inside a large block";
       return;
     }
-    out.state = is_cached                           ? "free, cached"
+    out.state = is_cached(word)                     ? "free, cached"
                 : word.owner() == kNobody           ? "in use"
                 : span->is_retired()                ? "withdrawn"
                 : word.state() == SpanState::kOwned ? "owned"
                                                     : "shared";
-    if (word.owner() == kNobody || span->is_retired() || !pages.caches.was_used(word.owner()))
-      return;
+    if (word.owner() == kNobody || !pages.caches.was_used(word.owner())) return;
     const auto& cache = pages.caches[word.owner()];
-    if (pages.caches.has_vanished(cache))
+    const bool is_lost = pages.caches.has_vanished(cache);
+    if (!is_lost) out.owner = cache.thread.load_relaxed();
+    if (span->is_retired()) return;
+    if (is_lost)
       out.state = "of a thread lost at a fork";
-    else if (out.owner = cache.thread.load_relaxed(); out.owner == 0 && !is_cached)
+    else if (out.owner == 0 && !is_cached(word))
       out.state = "abandoned";
+  }
+  static bool is_cached(SpanWord word) {
+    return word.owner() != kNobody && word == cached_of(word.owner());
   }
 };
 

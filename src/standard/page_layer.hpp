@@ -116,8 +116,8 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     return partial_purge_of(span).length(list, Classes::info(span->class_id()).blocks);
   }
   [[noreturn]] void corrupted(SpanRef span) const {
-    os::fatal("more blocks were freed than allocated (double free) in the span at",
-              address(span.number));
+    os::fatal_of_range("more blocks were freed than allocated (double free) in the span at",
+                       address(span.number));
   }
   bool is_mine(CacheNumber number) { return caches.is_mine(caches[number]); }
   CacheNumber end_of_caches() const { return caches.end(); }

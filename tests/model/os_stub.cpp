@@ -170,6 +170,9 @@ bool wake_one(const void*) {
 void fatal(const char* what, const void*) {
   model::fail(what);
 }
+void fatal_of_range(const char* what, const void*) {
+  model::fail(what);
+}
 void fatal(const char* what) {
   model::fail(what);
 }

@@ -223,6 +223,9 @@ void fatal(const char* what, const void* address) {
   simulation::end_if_excused();  // a misuse is what it reports
   simulation::fail("the heap reports: %s %p", what, address);
 }
+void fatal_of_range(const char* what, const void* start) {
+  fatal(what, start);
+}
 void fatal(const char* what) {
   simulation::end_if_excused();
   simulation::fail("the heap reports: %s", what);

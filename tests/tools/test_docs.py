@@ -84,7 +84,7 @@ def reached(tree, start):
 
 
 # Where the libraries say that something is wrong, and end the process: the text may be of several literals.
-_FATAL = re.compile(r"(?:os::fatal\(|\breport\(|damage\.add\(\{|return \{)\s*((?:\"[^\"\n]*\"\s*)+)")
+_FATAL = re.compile(r"(?:os::fatal(?:_of_range)?\(|\breport\(|damage\.add\(\{|return \{)\s*((?:\"[^\"\n]*\"\s*)+)")
 
 
 def messages(tree):

@@ -562,8 +562,15 @@ TEST(Os, FatalSaysWhatIsKnownOfTheAddress) {
                "^spanalloc: double free of 0x1234 \\(block of 48 bytes\\)\n");
   EXPECT_DEATH(dies("free of", [](const void*, os::AddressFacts&) { return false; }),
                "^spanalloc: free of 0x1234\n");
-  // What does not fit is left out; the line has its end.
-  EXPECT_DEATH(dies(std::string(600, 'x').c_str(), all), "^spanalloc: x+\n(qemu: [^\n]*\n)?$");
+  EXPECT_DEATH(
+      (os::before_fatal([] {}, all), os::fatal_of_range("too many in", pointer_to(0x1000))),
+      "^spanalloc: too many in 0x1000 \\(span 3 at 0x1000: owned, thread ");
+  // A heap so damaged that the look at its records ends the process.
+  EXPECT_DEATH(dies("free of", [](const void*, os::AddressFacts&) -> bool { _exit(7); }),
+               "^spanalloc: free of 0x1234");
+  // What does not fit is left out; what is known comes all the same, and the line's end.
+  EXPECT_DEATH(dies(std::string(600, 'x').c_str(), all),
+               "^spanalloc: x+ \\(inside the block of 48 bytes [^\n]*\\)\n(qemu: [^\n]*\n)?$");
 }
 
 }  // namespace

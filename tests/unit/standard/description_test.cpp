@@ -105,6 +105,60 @@ TEST(StandardDescription, OfAnAddressThatIsNoHeapsThereIsNone) {
   });
 }
 
+// The first address of a span with blocks of all its bytes: no block is to blame.
+TEST(StandardDescription, OfASpanAsAWhole) {
+  in_fresh_process([] {
+    void* const p = E::allocate(256);
+    const auto span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+    expect_named(
+        [=] { E::pages.corrupted(span); },
+        "in the span at " + hex(E::pages.address(span.number)) + " (" + span_of(p) + ": owned, ");
+    E::deallocate(p);
+  });
+}
+
+TEST(StandardDescription, OfASharedSpan) {
+  in_fresh_process([] {
+    std::vector<char*> blocks(20'000);
+    for (char*& p : blocks) p = static_cast<char*>(E::allocate(400));
+    char* shared = nullptr;
+    for (char* p : blocks) {
+      const auto span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+      if (span->load_word().state() == standard::SpanState::kShared) shared = p;
+    }
+    ASSERT_NE(shared, nullptr);
+    expect_named([=] { E::deallocate(shared + 32); }, "(inside the block of 400 bytes at " +
+                                                          hex(shared) + "; " + span_of(shared) +
+                                                          ": shared, " + this_thread());
+    for (char* p : blocks) E::deallocate(p);
+  });
+}
+
+TEST(StandardDescription, OfADamagedSpan) {
+  in_fresh_process([] {
+    char* const p = static_cast<char*>(E::allocate(400));
+    E::pages.span_of(E::pages.any_slice_at(address_of(p)))->set_retired(true);
+    expect_named([=] { E::deallocate(p + 32); }, ": withdrawn, " + this_thread());
+  });
+}
+
+// What a free span held, and what the records of slices inside a large block say.
+TEST(StandardDescription, OfABlockThatWas) {
+  in_fresh_process([] {
+    std::vector<char*> blocks(2'000);
+    for (char*& p : blocks) p = static_cast<char*>(E::allocate(400));
+    for (char* p : blocks) E::deallocate(p);
+    char* was = nullptr;
+    for (char* p : blocks) {
+      const auto span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+      if (span->load_word().state() == standard::SpanState::kFree) was = p;
+    }
+    ASSERT_NE(was, nullptr);
+    expect_named([=] { E::deallocate(was); }, hex(was) + " (was a block of 400 bytes; " +
+                                                  span_of(was) + ": free, or inside a large block");
+  });
+}
+
 // A free block that is overwritten takes its list with it; the span is the thread's all the same.
 TEST(StandardDescription, OfAListThatIsDamaged) {
   in_fresh_process([] {
