@@ -27,6 +27,13 @@ void Heap<Config>::in_forked_child(thread::ForkWatch* watch) {
     lab.lock.abandon_if_owner_died();
     for (ReusableSet& set : lab.sets) set.lock.abandon_if_owner_died();
   });
+  // Shared LABs that a vanished thread was opening are not among these yet. Their sets are empty.
+  const bool is_half_started = !heap.is_started() && heap.room_ != nullptr;
+  for (unsigned core = 0; is_half_started && core < heap.shared_labs(); ++core) {
+    for (ReusableSet& set : heap.shared_lab(core).sets) {
+      if (set.lock.owner_died()) set.lock.reset();
+    }
+  }
   heap.recovery_is_due_.store_relaxed(kRecoveryIsDue);
   if (beginning_in.load_relaxed() == &heap) return;  // at the end of begin_thread() then
   Thread* self = heap.find_thread_(heap);

@@ -72,6 +72,15 @@ struct ScallocTestAccess {
   static WakingLock& carve_lock(scalloc::Heap<Config>& heap) {
     return heap.backend_.carve_lock_;
   }
+  /// As far as start() comes before it opens the first shared LAB.
+  template <class Config>
+  static scalloc::Lab& begin_start(scalloc::Heap<Config>& heap) {
+    using Room = std::remove_pointer_t<decltype(heap.room_)>;
+    const std::size_t bytes = align_up(sizeof(Room), os::page_size());
+    heap.room_ = static_cast<Room*>(os::map(bytes, os::page_size()));
+    heap.shared_count_.store_relaxed(1);
+    return heap.shared_lab(0);
+  }
   /// As a call does that comes to the set.
   template <class Config>
   static void lock_set(scalloc::Heap<Config>& heap, scalloc::Lab& lab, scalloc::ClassId c) {
