@@ -157,13 +157,16 @@ SPANALLOC_PUBLIC int sp_on_soft_limit(void (*callback)(void* context, size_t hel
  * during the call, together they are an estimate while other threads allocate. Later versions only
  * add fields at the end. From live_bytes on an engine may leave a field at SP_STATS_NOT_TOLD. */
 struct sp_statistics {
-  size_t reserved_bytes;     /* address space held */
-  size_t opened_bytes;       /* readable and writable part of it */
-  size_t carved_bytes;       /* spans in use, with the free blocks in them */
-  size_t pooled_bytes;       /* free and readable: spans waiting for reuse, memory not yet used */
-  size_t large_bytes;        /* objects too large for a size class */
-  size_t large_objects;      /* number of them */
-  size_t live_labs;          /* threads that use it, each with a local allocation buffer */
+  size_t reserved_bytes; /* address space held */
+  size_t opened_bytes;   /* readable and writable part of it */
+  size_t carved_bytes;   /* spans in use, with the free blocks in them */
+  size_t pooled_bytes;   /* free and readable: spans waiting for reuse, memory not yet used */
+  size_t large_bytes;    /* objects too large for a size class */
+  size_t large_objects;  /* number of them */
+  __extension__ union {
+    size_t live_threads; /* threads that use it */
+    size_t live_labs;    /* its former name */
+  };
   size_t spans_lost_to_fork; /* spans of threads that a fork left behind */
   /* Blocks in spans in use: live for certain, free for certain, or one of which only another thread
    * knows. (Large objects are all live, and not among them.) */

@@ -58,7 +58,7 @@ inline constexpr Figure kFigures[] = {
     {SPANALLOC_FIGURE(trims), "trims", "trims", "trims"},
     {SPANALLOC_FIGURE(large_bytes), "large_bytes", "large", "large objects (bytes)"},
     {SPANALLOC_FIGURE(large_objects), "large_objects", "large_objects", "large objects"},
-    {SPANALLOC_FIGURE(live_labs), "live_labs", "labs", "threads that use the heap"},
+    {SPANALLOC_FIGURE(live_threads), "live_threads", "labs", "threads that use the heap"},
     {SPANALLOC_FIGURE(spans_lost_to_fork), "spans_lost_to_fork", "lost_to_fork",
      "spans lost to fork"},
     {SPANALLOC_FIGURE(heaps), "heaps", "heaps", "first-class heaps"},

@@ -61,7 +61,7 @@ struct EngineStatistics {
   std::size_t pooled_bytes = 0;
   std::size_t large_bytes = 0;  ///< bytes of objects above the largest class
   std::size_t large_objects = 0;
-  std::size_t live_labs = 0;  ///< local allocation buffers with a living owner
+  std::size_t live_threads = 0;  ///< that use the heap
   std::size_t spans_lost_to_fork = 0;
 
   // Blocks of the size classes. Each is live, free, or one of which only a thread knows.

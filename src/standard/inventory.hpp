@@ -48,7 +48,7 @@ class Inventory {
 
   SPANALLOC_COLD explicit Inventory(ThreadCache<Config>& thread)
       : heap_(*thread.heap), pages_(*thread.pages) {
-    totals.live_labs = heap_.live_caches.load_relaxed();
+    totals.live_threads = heap_.live_caches.load_relaxed();
     totals.spans_lost_to_fork = heap_.lost_to_fork.load_relaxed();
     begin_totals();
     if (!pages_.is_started()) return;

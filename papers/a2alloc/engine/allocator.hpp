@@ -173,7 +173,7 @@ class Allocator {
     result.large_bytes = pieces.large * kPiece + huge.bytes;
     result.large_objects = pieces.large_objects + huge.objects;
     result.spans_lost_to_fork = pieces.lost_to_fork;
-    result.live_labs = heaps_.live();
+    result.live_threads = heaps_.live();
     return result;
   }
 

@@ -122,13 +122,13 @@ TEST_F(A2allocInstances, EachThreadHasAHeapInEachOfThem) {
       }
       for (auto& heap : heaps) EXPECT_EQ(superblock_of(heap->allocate(16)) % kPiece, 0u);
       all.arrive_and_wait();
-      for (auto& heap : heaps) EXPECT_EQ(heap->statistics().live_labs, unsigned{kThreads});
+      for (auto& heap : heaps) EXPECT_EQ(heap->statistics().live_threads, unsigned{kThreads});
       all.arrive_and_wait();
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (auto& heap : heaps) {
-    EXPECT_EQ(heap->statistics().live_labs, 0u);
+    EXPECT_EQ(heap->statistics().live_threads, 0u);
     const Census census = checked(heap);
     EXPECT_EQ(census.live_blocks, unsigned{kThreads});
     EXPECT_EQ(census.heap_records, unsigned{kThreads});
@@ -173,7 +173,7 @@ TEST_F(A2allocInstances, AreUsableInTheLastDestructors) {
     EXPECT_EQ(rounds, PTHREAD_DESTRUCTOR_ITERATIONS);
   }
   pthread_key_delete(key);
-  EXPECT_EQ(heap->statistics().live_labs, 0u);
+  EXPECT_EQ(heap->statistics().live_threads, 0u);
   EXPECT_EQ(checked(heap).heap_records, 1u);
   EXPECT_TRUE(checked(heap).all_returned());
 }
@@ -218,7 +218,7 @@ TEST_F(A2allocInstances, ThousandsComeAndGo) {
     OwnHeap<A2allocReport> heap;
     void* p = heap->allocate(100);
     ASSERT_NE(p, nullptr);
-    ASSERT_EQ(heap->statistics().live_labs, 1u) << i;  // it is not the common heap
+    ASSERT_EQ(heap->statistics().live_threads, 1u) << i;  // it is not the common heap
   }
 }
 

@@ -25,10 +25,10 @@ TEST_F(A2allocThreads, EachHasAHeapOfItsOwn) {
   void* theirs = nullptr;
   std::thread([&] {
     theirs = heap->allocate(16);
-    EXPECT_EQ(heap->statistics().live_labs, 2u);
+    EXPECT_EQ(heap->statistics().live_threads, 2u);
   }).join();
   EXPECT_NE(superblock_of(mine), superblock_of(theirs));
-  EXPECT_EQ(heap->statistics().live_labs, 1u);
+  EXPECT_EQ(heap->statistics().live_threads, 1u);
   heap->deallocate(theirs);
   heap->deallocate(mine);
   test::OwnHeap<Kheap> one;

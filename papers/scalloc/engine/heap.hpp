@@ -286,7 +286,7 @@ auto Heap<Config>::take_inventory() -> Figures {
   result.large_bytes = large.bytes;
   result.large_objects = large.objects;
   labs_.for_each([&](const Lab& lab) {
-    result.live_labs += !lab.shared && lab.owner.load_relaxed() != kTerminated;
+    result.live_threads += !lab.shared && lab.owner.load_relaxed() != kTerminated;
   });
   result.spans_lost_to_fork = lost_to_fork_.load_relaxed();
   return figures;

@@ -169,7 +169,7 @@ TYPED_TEST(Scalloc, ManyShortThreadsReuseLabs) {
   for (int i = 0; i < 300; ++i) {
     on_another_thread([&] { left.push_back(E::allocate(16)); });
   }
-  EXPECT_LE(E::statistics().live_labs, 1u);
+  EXPECT_LE(E::statistics().live_threads, 1u);
   for (void* p : left) E::deallocate(p);
   expect_nothing_held<E>();
 }
@@ -388,7 +388,7 @@ TEST(ScallocFork, ChildOwnsAUsableHeap) {
     for (std::size_t i = 3000; i < theirs.size(); ++i) E::deallocate(theirs[i]);
     E::trim();
     const EngineStatistics statistics = E::statistics();
-    if (statistics.live_labs != 1) _exit(2);
+    if (statistics.live_threads != 1) _exit(2);
     // The one in which the other thread was allocating
     if (statistics.spans_lost_to_fork != 1) _exit(3);
     // What it had on its list counts as out, and may be free.
@@ -656,7 +656,7 @@ TEST_F(ScallocDeathTest, AReportAtAThreadsEndComesWhenItHasEnded) {
       });
       own->trim();
       if (ScallocTestAccess::lab(*own) != nullptr) _exit(2);
-      if (own->statistics().live_labs != 0) _exit(3);
+      if (own->statistics().live_threads != 0) _exit(3);
       const scalloc::Census census = own->census();
       if (census.empty_idle != 0) _exit(4);
       // What holds the damaged list, and the blocks of its class that are out,

@@ -54,7 +54,7 @@ TEST(ScallocThreadFrontends, AHandlersForkInTheMiddleOfTheFirstUse) {
     ASSERT_NE(p, nullptr);
     std::thread([&] { EXPECT_NE(heap->allocate(64), nullptr); }).join();
     EXPECT_EQ(records_of(*heap), 2u) << "one for each of two threads at once";
-    EXPECT_EQ(heap->statistics().live_labs, 1u);
+    EXPECT_EQ(heap->statistics().live_threads, 1u);
     heap->deallocate(p);
   });
 }

@@ -76,7 +76,7 @@ struct Books {
       result.large_objects += in_use;
       result.large_bytes += in_use * bin.size;
     }
-    result.live_labs = threads.live();
+    result.live_threads = threads.live();
     result.spans_lost_to_fork = cpus.lost_to_fork();
     return result;
   }

@@ -70,7 +70,7 @@ TEST_F(SupermallocInstances, AnswerBeforeTheirFirstObject) {
   EXPECT_FALSE(heap->trim());
   EXPECT_FALSE(heap->owns(&heap));
   EXPECT_EQ(heap->statistics().reserved_bytes, 0u);
-  EXPECT_EQ(heap->statistics().live_labs, 0u);
+  EXPECT_EQ(heap->statistics().live_threads, 0u);
   EXPECT_EQ(checked(heap).chunks, 0u);
   heap->describe([](std::size_t, std::size_t, std::size_t, std::size_t) { FAIL(); },
                  [](std::size_t, std::size_t) { FAIL(); });
@@ -110,7 +110,7 @@ TEST_F(SupermallocInstances, OfSeveralConfigsServeOneThread) {
     }
     heap->trim();
     EXPECT_TRUE(checked(heap).all_returned());
-    EXPECT_EQ(heap->statistics().live_labs, 1u);
+    EXPECT_EQ(heap->statistics().live_threads, 1u);
   };
   for (int round = 0; round < 3; ++round) {
     use(usual);
@@ -137,11 +137,11 @@ TEST_F(SupermallocInstances, EachThreadHasACacheInEachOfThem) {
       objects.clear();
     }
     all.arrive_and_wait();
-    for (auto& heap : heaps) EXPECT_EQ(heap->statistics().live_labs, kThreads);
+    for (auto& heap : heaps) EXPECT_EQ(heap->statistics().live_threads, kThreads);
     all.arrive_and_wait();
   });
   for (auto& heap : heaps) {
-    EXPECT_EQ(heap->statistics().live_labs, 0u);
+    EXPECT_EQ(heap->statistics().live_threads, 0u);
     EXPECT_TRUE(checked(heap).all_returned());
   }
 }
@@ -197,7 +197,7 @@ TEST_F(SupermallocInstances, StatisticsAreToldWhileThreadsWork) {
   while (at_work != 3) std::this_thread::yield();
   for (int i = 0; i < 300; ++i) {
     const EngineStatistics statistics = heap->statistics();
-    EXPECT_LE(statistics.live_labs, 3u);
+    EXPECT_LE(statistics.live_threads, 3u);
     EXPECT_LE(statistics.small_bytes_carved, statistics.opened_bytes);
     EXPECT_LE(statistics.pooled_bytes, statistics.opened_bytes);
     EXPECT_LE(statistics.large_objects, 600u);
@@ -221,7 +221,7 @@ TEST_F(SupermallocInstances, ThousandsComeAndGo) {
     OwnHeap<> heap;
     void* p = heap->allocate(100);
     ASSERT_NE(p, nullptr);
-    ASSERT_EQ(heap->statistics().live_labs, 1u) << i;  // it is not without a cache
+    ASSERT_EQ(heap->statistics().live_threads, 1u) << i;  // it is not without a cache
   }
 }
 

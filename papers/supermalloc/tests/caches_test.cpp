@@ -305,7 +305,7 @@ TEST_F(SupermallocCaches, AThreadsEndLeavesLongListsToTheCpuAndShortOnesToTheFol
     heap->trim();
     EXPECT_EQ(out(heap, b), 0u);
   }
-  EXPECT_EQ(heap->statistics().live_labs, 0u);
+  EXPECT_EQ(heap->statistics().live_threads, 0u);
 }
 
 TEST_F(SupermallocCaches, TrimIsFollowedByEveryThreadInItsNextSlowPath) {
@@ -392,7 +392,7 @@ TEST_F(SupermallocCaches, StatisticsAddUpWithTheCensus) {
     }
     EXPECT_GE(statistics.opened_bytes, statistics.small_bytes_carved + statistics.pooled_bytes / 2);
     EXPECT_GE(statistics.reserved_bytes, statistics.opened_bytes);
-    EXPECT_EQ(statistics.live_labs, 1u);
+    EXPECT_EQ(statistics.live_threads, 1u);
   };
   for (const std::size_t n :
        {1u, 64u, 500u, 5000u, 14000u, 20'000u, 300'000u, 900'000u, 3'000'000u}) {

@@ -173,7 +173,7 @@ TEST(SupermallocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
       E::trim();
       demand_whole(5);
       demand_lost_by_threads_only(E::census());
-      if (E::statistics().live_labs != 1) _exit(7);
+      if (E::statistics().live_threads != 1) _exit(7);
       _exit(0);
     }
     expect_well(child, round);

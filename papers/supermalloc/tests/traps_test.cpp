@@ -238,9 +238,9 @@ TEST_F(SupermallocTraps, AThreadPastItsEndGetsNoCacheInALibrary) {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer is gone from the thread by the last round";
   E::deallocate(E::allocate(1));
-  const std::size_t before = E::statistics().live_labs;
+  const std::size_t before = E::statistics().live_threads;
   end_threads([](std::size_t n) { return E::allocate(n); }, [](void* p) { E::deallocate(p); });
-  EXPECT_EQ(E::statistics().live_labs, before);
+  EXPECT_EQ(E::statistics().live_threads, before);
   EXPECT_TRUE(census_of_engine().all_returned());
   EXPECT_EQ(E::census().cached_objects, 0u);
 }
@@ -251,7 +251,7 @@ TEST_F(SupermallocTraps, AThreadPastItsEndGetsNoCacheInAnyOtherHeap) {
   test::OwnHeap<> heap;
   end_threads([&](std::size_t n) { return heap->allocate(n); },
               [&](void* p) { heap->deallocate(p); });
-  EXPECT_EQ(heap->statistics().live_labs, 0u);
+  EXPECT_EQ(heap->statistics().live_threads, 0u);
   std::size_t caches = 0;
   heap->thread_caches().for_each([&](const auto&) { ++caches; });
   EXPECT_EQ(caches, 1u);

@@ -99,6 +99,7 @@ static void check_structures(void) {
   FIELD(sp_statistics, pooled_bytes, 24, 8);
   FIELD(sp_statistics, large_bytes, 32, 8);
   FIELD(sp_statistics, large_objects, 40, 8);
+  FIELD(sp_statistics, live_threads, 48, 8);
   FIELD(sp_statistics, live_labs, 48, 8);
   FIELD(sp_statistics, spans_lost_to_fork, 56, 8);
   FIELD(sp_statistics, live_bytes, 64, 8);

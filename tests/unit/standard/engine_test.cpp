@@ -485,7 +485,7 @@ TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
   for (int i = 0; i < 1000; ++i) test::on_another_thread([&] { left.push_back(E::allocate(64)); });
   EXPECT_LE(test::walk_heap<E>().carved, carved + 2)
       << "a thousand threads' objects share their spans";
-  EXPECT_LE(E::statistics().live_labs, 1u);
+  EXPECT_LE(E::statistics().live_threads, 1u);
   free_all(left);
 }
 

@@ -200,7 +200,7 @@ TEST(StandardInventory, BoundsWhatRestingThreadsHave) {
               EXPECT_EQ(thread.unsure_bytes, 0u);
             }
           });
-          EXPECT_EQ(threads_told, E::statistics().live_labs);
+          EXPECT_EQ(threads_told, E::statistics().live_threads);
           EXPECT_EQ(threads_told, kThreads + 1);
           rests.arrive_and_wait();
         }

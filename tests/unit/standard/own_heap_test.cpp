@@ -180,7 +180,7 @@ TEST(StandardHeaps, ThreadsFreeEachOthersBlocksAndEnd) {
     }
     for (std::thread& thread : threads) thread.join();
     threads.clear();
-    EXPECT_EQ(own.heap.statistics().live_labs, 0u) << "threads that have ended leave no LAB";
+    EXPECT_EQ(own.heap.statistics().live_threads, 0u) << "threads that have ended leave no LAB";
     for (unsigned t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] { of_thread[(t + 1) % 4].check_and_free(own.heap); });
     }
@@ -356,7 +356,7 @@ TEST(StandardHeaps, AThreadPastItsExitHasALabForACallOnly) {
       own.heap.deallocate(own.heap.allocate(100));
       pthread_setspecific(late_key, &own);
     }).join();
-    EXPECT_EQ(own.heap.statistics().live_labs, 0u);
+    EXPECT_EQ(own.heap.statistics().live_threads, 0u);
   }
   pthread_key_delete(late_key);
   expect_empty(own.heap);
@@ -378,7 +378,7 @@ TEST(StandardHeaps, ThreadsBeginAndEndAllTheTime) {
     });
   }
   for (std::thread& spawner : spawners) spawner.join();
-  EXPECT_EQ(own.heap.statistics().live_labs, 0u);
+  EXPECT_EQ(own.heap.statistics().live_threads, 0u);
   expect_empty(own.heap);
 }
 
@@ -463,7 +463,7 @@ TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
       EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 1u);
     }
     EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 0u) << "the interrupted call's end";
-    EXPECT_EQ(one.heap.statistics().live_labs, 1u);
+    EXPECT_EQ(one.heap.statistics().live_threads, 1u);
     EXPECT_NE(two.heap.allocate(64), nullptr);
   });
 }
@@ -666,7 +666,7 @@ TEST(StandardHeaps, AForkInTheMiddleOfAStartLeavesTheOthersWhole) {
     blocks.check_and_free(own.heap);
     blocks.fill(starting, 10, 2);
     blocks.check_and_free(starting);
-    EXPECT_EQ(own.heap.statistics().live_labs, 1u);
+    EXPECT_EQ(own.heap.statistics().live_threads, 1u);
     expect_empty(own.heap);
     expect_empty(starting);
     starting.destroy();
