@@ -3,12 +3,10 @@
 // Memory is RSS + page tables, because a memory cgroup is charged for both. The kernel keeps a peak
 // only for the RSS of a single process, so two readings are combined:
 //   - at the exit stop of every process (ptrace, PTRACE_EVENT_EXIT), when its memory still stands:
-//   the
-//     kernel's peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however short
-//     it runs.
+//     the kernel's peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however
+//     short it runs.
 //   - a sample of all living processes every few milliseconds. More than one process share pages,
-//   so there
-//     the proportional share (PSS) of each is summed.
+//     so there the proportional share (PSS) of each is summed.
 // The peak is the largest of all readings.
 //
 // ptrace costs a stop at fork, exec and exit of a process and at each signal. Threads are

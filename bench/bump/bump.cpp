@@ -7,8 +7,7 @@
 // What it is no floor of:
 //   - Memory: nothing is used twice, and a size word stands in front of every block.
 //   - Time where memory is used again: memory that was just freed is warm in the caches and in the
-//   page
-//     table; fresh memory is neither, and the kernel must find and zero it, 4 KiB a fault. A
+//     page table; fresh memory is neither, and the kernel must find and zero it, 4 KiB a fault. A
 //     program that turns over much more than it holds runs faster under an allocator that reuses,
 //     often by far. Such a result is right. What remains a floor is the time in user mode and the
 //     count of instructions.

@@ -311,8 +311,8 @@ static void twice_when_empty(void) {
   free_wrongly(many[blocks / 2]);
   look_for_harm(2 * blocks);
 }
-// The first free was right, and so is the next malloc: whose block it is
-// now only the program knows.
+// The first free was right, and so is the next malloc: whose block it is now only the program
+// knows.
 static void twice_when_reused(void) {
   take_few();
   byte* const p = few[8];

@@ -21,8 +21,8 @@
 // each, part of what is reported) into a histogram each, and reports the mean and the
 // standard deviation among calls.
 //
-// Operations: replacements, each a free and a malloc. Objects are stamped
-// and checked at their free.
+// Operations: replacements, each a free and a malloc. Objects are stamped and checked at their
+// free.
 #include <cmath>
 #include <latch>
 #include <memory>

@@ -10,8 +10,8 @@
 //   objects), three die 1 to 16 rounds later, one dies 1 to --lifetime (8192) rounds later: about
 //   4,000 objects of a thread are live at any time, spread over several spans that are never quite
 //   empty, which is what makes reusing spans matter in that section.
-// --rounds is what each thread runs: the figures take the paper's number,
-// the suite three times that.
+// --rounds is what each thread runs: the figures take the paper's number, the suite three times
+// that.
 //
 // Operations: pairs of malloc and free (all objects are freed at the end, within the time). The
 // first and the last byte of an object are written after malloc and compared before free; all of

@@ -1,5 +1,5 @@
-// superserver: a server whose objects range over five orders of magnitude
-// and die in another thread.
+// superserver: a server whose objects range over five orders of magnitude and die in another
+// thread.
 //
 // Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, "SuperServer", and Figure 12. For each
 // allocation a coin decides k: k = m with probability 1/2^m, but at least 4; the size is uniform in

@@ -61,8 +61,8 @@ class BumpArena {
       }
       keep_gap(next_, first);
       next_ = end;
-      // Release: a thread that learns of a slice below the limit may read
-      // the arena's data about it.
+      // Release: a thread that learns of a slice below the limit may read the arena's data about
+      // it.
       limit_.store_release(end);
       SPANALLOC_ASSERT(lock_.is_mine() && next_ >= 1 && next_ <= range_.opened() &&
                        limit() == next_);

@@ -106,9 +106,8 @@ extern "C" [[gnu::visibility("hidden")]] DlopenRoute spanalloc_route_dlopen(int 
 
 }  // namespace spanalloc
 
-// A jump, not a call: libc's dlopen looks at its return address to find the
-// caller, whose RUNPATH and
-// namespace count.
+// A jump, not a call: libc's dlopen looks at its return address to find the caller, whose RUNPATH
+// and namespace count.
 #if defined(__x86_64__)
 asm(R"(
     .text

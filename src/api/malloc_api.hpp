@@ -4,11 +4,10 @@
 // What holds for all of it (manual pages malloc(3) and posix_memalign(3), POSIX, C23; where they
 // differ, glibc 2.36 decides):
 // - Sizes and alignments are bytes. Blocks are aligned to 16 bytes, or to what was asked.
-// - Every function may be called by any thread at any time, also before main
-// and in a fork's child; none
-//   may be called from a signal handler.
-// - errno is untouched on success and by every function that frees. Failures set it
-// as told at each function.
+// - Every function may be called by any thread at any time, also before main and in a fork's child;
+//   none may be called from a signal handler.
+// - errno is untouched on success and by every function that frees. Failures set it as told at each
+//   function.
 // - Sizes above PTRDIFF_MAX and products that overflow are refused with ENOMEM.
 // - A size of 0 gives a unique block that can be freed.
 // - A pointer that is no living block of the engine ends the process with one line on stderr.

@@ -1,7 +1,7 @@
 // An engine as a library has it: what is asked of blocks of calls within kernel calls
 // (pages/nested_blocks.hpp) and of heaps of the program's own (pages/program_heaps.hpp), and asked
-// within such a call. Allocating and freeing there is the
-// engine's own affair, on its slow paths, so that the short ones need not ask.
+// within such a call. Allocating and freeing there is the engine's own affair, on its slow paths,
+// so that the short ones need not ask.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Assertions: what comments and docs/concurrency.md state as invariants,
-// said to the machine as well.
+// Assertions: what comments and docs/concurrency.md state as invariants, said to the machine as
+// well.
 //
 // SPANALLOC_ASSERT(condition) costs nothing in a release build, where the condition is not even
 // evaluated. In debug, sanitizer, model and stress builds a condition that does not hold ends the

@@ -1,5 +1,5 @@
-// What every engine offers to api/, which builds the whole malloc family on
-// it once for all engines.
+// What every engine offers to api/, which builds the whole malloc family on it once for all
+// engines.
 //
 // An engine is a type with static functions over its default heap, the one that a library has;
 // two types are two heaps. (Further heaps are objects of the engine's, with the same functions.)

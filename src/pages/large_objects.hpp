@@ -11,20 +11,17 @@
 //
 // Invariants, under lock_:
 //   (1) Every entry names a mapping that is ours: an entry leaves the table before its address
-//   range can go
-//       back to the kernel, and enters it after the range was mapped. So no two entries have one
-//       address, even when the kernel hands an address out again at once.
+//       range can go back to the kernel, and enters it after the range was mapped. So no two
+//       entries have one address, even when the kernel hands an address out again at once.
 //   (2) 2 * (entries_ + tombstones_ + promised_) <= capacity: a thread that was promised a slot
-//   inserts without
-//       failing. An object that grows is promised a slot: its entry is taken out, and put back
-//       under the new address when the mapping has moved. One that becomes smaller keeps its
-//       address, and its slot: the entry says so before the rest goes back to the kernel.
+//       inserts without failing. An object that grows is promised a slot: its entry is taken out,
+//       and put back under the new address when the mapping has moved. One that becomes smaller
+//       keeps its address, and its slot: the entry says so before the rest goes back to the kernel.
 //   (3) At every instant the table is whole: an entry comes with the write of its address and goes
-//   when its
-//       address becomes a grave; it gets smaller with the write of its other word; a new table
-//       comes with the write of table_. Each is one store.
-//       Only the counts may be behind, and a fork's child counts anew (Guard). For this, removal
-//       leaves graves and shifts nothing; a table full of graves is made anew.
+//       when its address becomes a grave; it gets smaller with the write of its other word; a new
+//       table comes with the write of table_. Each is one store. Only the counts may be behind, and
+//       a fork's child counts anew (Guard). For this, removal leaves graves and shifts nothing; a
+//       table full of graves is made anew.
 // No system call happens under the lock, but for destroy(). The lock and the table cost
 // nothing beside the mapping itself (microseconds, and serialised by the kernel): so there is
 // one lock, and no shards.
@@ -143,8 +140,8 @@ class LargeObjects {
     return nullptr;
   }
 
-  /// Unmaps every object and the table, while nobody uses them; objects may
-  /// be allocated afterwards.
+  /// Unmaps every object and the table, while nobody uses them; objects may be allocated
+  /// afterwards.
   void destroy() {
     Guard guard(*this);
     Table* table = table_.load_relaxed();

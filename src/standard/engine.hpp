@@ -18,8 +18,8 @@
 
 namespace spanalloc {
 
-/// The engine of a config. Its state is the default heap of that config, on
-/// a page layer of its own.
+/// The engine of a config. Its state is the default heap of that config, on a page layer of its
+/// own.
 template <class Config>
 class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
@@ -92,8 +92,8 @@ class StandardEngineOf {
     pages.memory_return.callback.set(f, context);
   }
 
-  /// Called around what may be another library's code in the middle of a
-  /// call; see os/kernel_call.hpp.
+  /// Called around what may be another library's code in the middle of a call; see
+  /// os/kernel_call.hpp.
   static void hide_thread(os::HiddenThread& room) { thread_cache.hide(*new (room.room) Hidden); }
   static void show_thread(const os::HiddenThread& room) {
     thread_cache.show(*reinterpret_cast<const Hidden*>(room.room));

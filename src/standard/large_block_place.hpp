@@ -50,8 +50,8 @@ struct LargeBlockPlace {
   SPANALLOC_INLINE static constexpr std::size_t offset_of(std::uintptr_t block) {
     return block % kSlice;
   }
-  /// How many bytes the program may use of a block of a class, or of kHuge,
-  /// in a span of `span_bytes`.
+  /// How many bytes the program may use of a block of a class, or of kHuge, in a span of
+  /// `span_bytes`.
   SPANALLOC_INLINE static constexpr std::size_t bytes(std::uintptr_t block, ClassId c,
                                                       std::size_t span_bytes) {
     const std::size_t behind = span_bytes - offset_of(block);

@@ -66,8 +66,8 @@ class SpanPool {
     static_assert(kBounded);
     Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() >= at_most) return false;
-    // Before the push: a get that finds the span counts it out, so the
-    // count never falls below zero.
+    // Before the push: a get that finds the span counts it out, so the count never falls below
+    // zero.
     stack.count.fetch_add_relaxed(1);
     stack.top.push(index_of(span), by_index(links));
     return true;

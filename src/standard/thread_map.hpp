@@ -24,8 +24,8 @@ template <std::size_t kEntries>
 struct ThreadMapOf {
   static constexpr unsigned kSliceBits = 16;
 
-  /// Offset of the target from `none`; 0: none. (First: so the short path
-  /// adds nothing to an index.)
+  /// Offset of the target from `none`; 0: none. (First: so the short path adds nothing to an
+  /// index.)
   Atomic<std::uint64_t> entries[kEntries];
   alignas(kCacheLine) FreeTarget none;  ///< stays zero
 

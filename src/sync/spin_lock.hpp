@@ -195,9 +195,8 @@ class SpinLock {
     }
   }
   // Until the holder that was seen frees the lock, or the time-out: who frees it takes our mark
-  // away in the same step, or comes before it. (Relaxed would do: the kernel compares the word
-  // once more before the thread sleeps.)
-  // False: somebody has changed the word meanwhile.
+  // away in the same step, or comes before it. (Relaxed would do: the kernel compares the word once
+  // more before the thread sleeps.) False: somebody has changed the word meanwhile.
   bool sleep_for(std::uint64_t seen, std::uint64_t ns) noexcept {
     if (seen == 0 || ((seen & kSleeper) == 0 && !take_from(seen, seen | kSleeper))) return false;
     os::sleep_while(&word_, seen | kSleeper, ns);

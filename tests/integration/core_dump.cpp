@@ -32,8 +32,8 @@ void require_plain_core_files() {
 // Touches memory of all kinds, frees a part of it, says how much is resident, and aborts.
 void child(const Arguments&) {
   harness::judge_memory();
-  // What a dump holds is the machine's to choose: private and shared memory
-  // of no file, as by default.
+  // What a dump holds is the machine's to choose: private and shared memory of no file, as by
+  // default.
   if (FILE* filter = fopen("/proc/self/coredump_filter", "we"); filter != nullptr) {
     fputs("0x3", filter);
     fclose(filter);

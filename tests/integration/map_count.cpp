@@ -413,8 +413,8 @@ int served(const char* when, bool by_glibc, const char* huge_pages = nullptr) {
   return atoi(outcome.out.c_str());
 }
 
-// All that the heap needs to grow it has, and it grows where it stands,
-// which takes no mapping more.
+// All that the heap needs to grow it has, and it grows where it stands, which takes no mapping
+// more.
 void serves_all(const char* when) {
   harness::require_library_malloc();
   const int ours = served(when, false);

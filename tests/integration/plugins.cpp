@@ -39,8 +39,8 @@ void load_and_unload(const Arguments&) {
     const std::string path = plugin(name);
     std::size_t settled = 0;
     for (std::size_t i = 0; i < 400; ++i) {
-      // A thread of its own, because thread_local objects pin a library in
-      // the thread that made them.
+      // A thread of its own, because thread_local objects pin a library in the thread that made
+      // them.
       std::thread([&] {
         void* handle = open_plugin(path);
         void* block = work(handle, 1000 + i);

@@ -15,8 +15,8 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// The longest run of adjacent anonymous mappings that begin and end where
-// the permissions may change.
+// The longest run of adjacent anonymous mappings that begin and end where the permissions may
+// change.
 std::size_t longest_reservation() {
   FILE* maps = fopen("/proc/self/maps", "re");
   CHECK(maps != nullptr, "cannot open /proc/self/maps");

@@ -125,8 +125,8 @@ void batches(const Arguments&) {
     }
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
     harness::advance_clock(4);  // what a batch takes when nothing else runs
-    // The second half against the first: a residue of one page a thread
-    // would be 32 MiB between them.
+    // The second half against the first: a residue of one page a thread would be 32 MiB between
+    // them.
     std::size_t& peak = round < rounds / 2 ? settled : highest;
     peak = std::max(peak, harness::memory().footprint());
   }

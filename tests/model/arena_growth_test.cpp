@@ -2,8 +2,8 @@
 // at once, the kernel refuses, something foreign is in the way, memory comes back meanwhile.
 // Nothing is handed out twice, nothing foreign ever, and the books add up.
 //
-// The kernel is a row of slices, each nobody's, ours or foreign. The
-// manager's tables are real memory.
+// The kernel is a row of slices, each nobody's, ours or foreign. The manager's tables are real
+// memory.
 #include "pages/coalescing_arena.hpp"
 
 #include <cstring>

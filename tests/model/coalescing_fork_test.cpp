@@ -6,13 +6,13 @@
 //
 // In the child, after the recovery:
 //   - blocks tile the range, each is in use or free, and no two neighbours are free; no word inside
-//   a block
+//     a block
 //     says that one in use or a free one begins there;
 //   - what calls that had returned had taken is in use, block by block; of a call in flight, what
-//   it had
+//     it had
 //     before it or what it has after it, whichever the headers said; everything else is free;
 //   - the index holds exactly what the headers say, in the lists of size and dirt, and a search
-//   finds all of
+//     finds all of
 //     it;
 //   - nothing is called zero that is not;
 //   - nobody waits for a vanished thread; and when everything is given back, one block remains.

@@ -4,11 +4,12 @@
 // A Scenario says which blocks there are at first and which calls each thread
 // makes. In every execution
 //   - no unit is in two blocks, and what one thread wrote into its units happens before the next
-//   one has them; - memory that is called zero is zero, and nothing is purged that somebody has; -
+//     one has them; - memory that is called zero is zero, and nothing is purged that somebody has;
+//     -
 //   at rest blocks tile the range, what is free is what nobody has, and a search finds all of it;
 // and of the manager that ships, but not of the paper's,
 //   - the history is linearizable (block_history.hpp): nothing is refused that was there
-//   throughout; - at rest no two free neighbours are left.
+//     throughout; - at rest no two free neighbours are left.
 #pragma once
 
 #include <vector>

@@ -382,8 +382,8 @@ std::uint64_t Memory::read_for_update(unsigned thread, void* cell, unsigned byte
     }
     settle(v);  // this thread's own have arrived
   } else if (views()) {
-    // A read-modify-write acts on the newest value, as every machine does
-    // it: its cache line is here.
+    // A read-modify-write acts on the newest value, as every machine does it: its cache line is
+    // here.
     first_message(v, bytes);
     at(threads_[thread].view, v.number) = static_cast<std::uint32_t>(v.messages.size() - 1);
   }

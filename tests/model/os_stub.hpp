@@ -11,8 +11,8 @@ namespace spanalloc::model {
 void forget_memory();
 /// From now on os::cpu_count() is so many.
 void count_cpus(unsigned count);
-/// From now on until then nothing beyond the first `bytes` of the first
-/// range reserved can be opened.
+/// From now on until then nothing beyond the first `bytes` of the first range reserved can be
+/// opened.
 void limit_first_range(std::size_t bytes);
 /// From now on nothing more can be opened.
 void refuse_memory();

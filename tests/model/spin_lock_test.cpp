@@ -105,8 +105,8 @@ TEST(SpinLock, TryLock) {
 using TwoThatSleep = Counting<WakingLock, 2>;
 using ThreeThatSleep = Counting<WakingLock, 3>;
 
-// The naive sleeper marks the word whatever stands there by now: a free
-// lock is held by nobody then.
+// The naive sleeper marks the word whatever stands there by now: a free lock is held by nobody
+// then.
 class BlindMarkLock {
  public:
   void lock() {

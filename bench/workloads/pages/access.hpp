@@ -58,8 +58,8 @@ class Checked {
     for (std::size_t i = 0; i < count; ++i)
       workload::check(word(address, i).exchange(0) == owner,
                       "a page does not hold what was written into it");
-    // Only so that the check does not show in the memory of the measured
-    // part: a refusal does no harm.
+    // Only so that the check does not show in the memory of the measured part: a refusal does no
+    // harm.
     madvise(address, count * kPageSize, MADV_DONTNEED);
     untouched_.free(address, count, owner);
   }

@@ -1,5 +1,5 @@
-// Sizes drawn from distributions, and tables of them, so that a measured
-// loop pays for no logarithm.
+// Sizes drawn from distributions, and tables of them, so that a measured loop pays for no
+// logarithm.
 #ifndef SPANALLOC_BENCH_SIZES_HPP
 #define SPANALLOC_BENCH_SIZES_HPP
 

@@ -334,8 +334,8 @@ class Allocator {
     });
   }
 
-  // With the heap's lock. A live block's superblock stays in its heap, so
-  // one that has left had none.
+  // With the heap's lock. A live block's superblock stays in its heap, so one that has left had
+  // none.
   static Block* demand_live(const TheHeap& heap, Piece* piece, const void* p) {
     SPANALLOC_ASSERT(heap.lock.is_mine());
     if (SPANALLOC_UNLIKELY(piece->heap.load_relaxed() != &heap)) name_bad_pointer(piece, p);

@@ -184,8 +184,8 @@ class alignas(kCacheLine) Heap {
   using List = SuperblockList<Config>;
   static constexpr auto& kLinks = kSuperblockLinks<Config>;
 
-  // With groups there is one list more, of superblocks without a free
-  // block, which no search visits.
+  // With groups there is one list more, of superblocks without a free block, which no search
+  // visits.
   static constexpr unsigned kSearched = Config::kFullnessGroups;
   static constexpr unsigned kLists = kSearched == 1 ? 1 : kSearched + 1;
 

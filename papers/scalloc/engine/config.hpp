@@ -33,8 +33,8 @@ struct Scalloc {
   static constexpr const char* kName = "scalloc";
   /// REUSABILITY_THRESHOLD: a span with more than this share of its blocks free may be reused.
   static constexpr unsigned kReusabilityPercent = 80;
-  /// Whether an empty span above the madvise threshold gives its pages back
-  /// on its way into the pool.
+  /// Whether an empty span above the madvise threshold gives its pages back on its way into the
+  /// pool.
   static constexpr bool kMadvise = true;
   /// Virtual spans rely on small pages; the reverse disables what they gain (section 7.7.1).
   static constexpr HugePages kHugePages = HugePages::kForbid;

@@ -80,8 +80,8 @@ void Frontend<Config>::deallocate_foreign(Span* span, void* p, ClassId size_clas
   for (;;) {
     const OwnerWord theirs = span->owner.load_acquire();
     if (theirs == kTerminated) os::fatal("free of a pointer into memory that holds no objects", p);
-    // Acquire: pairs with the closing of the set, so that an adopter sees
-    // what the owner left behind.
+    // Acquire: pairs with the closing of the set, so that an adopter sees what the owner left
+    // behind.
     if (lab_of(theirs)->set(size_class).owner.load_acquire() != theirs) {
       Config::at(Step::kBeforeAdopting, span);
       const LabScope adopter(*this);

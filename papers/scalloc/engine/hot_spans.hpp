@@ -46,8 +46,8 @@ struct WalkedList {
   FreeBlock* last = nullptr;
 };
 
-/// Checks each block. A list that something has written to is lost: its
-/// blocks are nobody's any more.
+/// Checks each block. A list that something has written to is lost: its blocks are nobody's any
+/// more.
 template <class List>
 WalkedList walk(const Span* span, List& list, Damage& damage) {
   WalkedList result;

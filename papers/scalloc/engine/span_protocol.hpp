@@ -9,14 +9,13 @@
 // Why no empty span is lost. Every free ends with a look at B - count - L.
 //  - Not mixed: L == 0, count alone decides, and it is in the word: the last push sees it.
 //  - Mixed: owner and remote freers write different words, and a last local free and a last remote
-//  free can
-//    each miss the other (store buffering). So a remote freer that finds the span mixed and
-//    unlisted lists it, empty or not. Listed spans are found by the owner's next search of that
+//    free can each miss the other (store buffering). So a remote freer that finds the span mixed
+//    and unlisted lists it, empty or not. Listed spans are found by the owner's next search of that
 //    class, by its exit, by trim, and by any thread that is about to report out of memory; all of
 //    these look again.
 //  - Unlisted, mixed, and no remote push since `mixed` was set: the owner set it by a
-//  read-modify-write on
-//    the word, so it has seen every push before, there were none after: its own count is exact.
+//    read-modify-write on the word, so it has seen every push before, there were none after: its
+//    own count is exact.
 //
 // Which word a transition may expect. A span's class, its owner and whether it is listed hold for
 // one life of it, and another thread's last free may end that life at any moment. So what was

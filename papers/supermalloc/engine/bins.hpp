@@ -85,8 +85,8 @@ inline constexpr std::size_t kLeastLarge = 16 * kKiB;
 /// `prime`: medium sizes are prime numbers of cache lines, and powers of two serve alignment only.
 constexpr Sizes make_sizes(bool prime, std::size_t quantum) {
   Sizes sizes;
-  // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32
-  // and 48 are what it leaves.
+  // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32 and 48 are what it
+  // leaves.
   for (std::size_t n = kLeastObject; n < 64; n += quantum) sizes.add(n, Kind::kSmall);
   for (std::size_t power = 16; 4 * power <= kLargestSmall; power *= 2) {
     for (std::size_t k = 4; k <= 7 && k * power <= kLargestSmall; ++k)

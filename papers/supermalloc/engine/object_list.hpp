@@ -27,8 +27,8 @@ struct FreeObject {
   std::uint64_t seal;
 
   bool is_sealed(Secret secret) const { return seal == (address_of(next) ^ secret); }
-  /// The link as the seal has it: of a free object nobody wrote to, and of
-  /// no other, that is `next`.
+  /// The link as the seal has it: of a free object nobody wrote to, and of no other, that is
+  /// `next`.
   std::uintptr_t link_of_seal(Secret secret) const { return seal ^ secret; }
   /// Makes it the first of the list that begins with `list`.
   void push_on(FreeObject* list, Secret secret) {

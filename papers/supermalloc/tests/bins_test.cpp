@@ -50,8 +50,8 @@ TEST(SupermallocBins, DivisionIsRightWhereNumberAndIndexAreOne) {
   }
 }
 
-// The short path of free asks with whatever byte the chunk table has: 0 for
-// a pointer into no chunk.
+// The short path of free asks with whatever byte the chunk table has: 0 for a pointer into no
+// chunk.
 TEST(SupermallocBins, NothingBeginsInAChunkWithoutFolios) {
   for (std::size_t place = 0; place < kChunk; ++place) {
     ASSERT_FALSE(divide_by(place, TheBins::inverses_by_tag(), 0).exact) << place;

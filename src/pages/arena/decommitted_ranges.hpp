@@ -213,8 +213,8 @@ class DecommittedRanges {
     return true;
   }
 
-  // Whether it is a block, decommitted, and not half decommitted (in a
-  // fork's child before recovery).
+  // Whether it is a block, decommitted, and not half decommitted (in a fork's child before
+  // recovery).
   bool is_whole(Block decommitted) const {
     return decommitted && set().any({decommitted.first, 1}) &&
            slices_.manager.size_of(decommitted.first) == decommitted.size;

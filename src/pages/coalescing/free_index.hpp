@@ -8,16 +8,15 @@
 //
 // Rules:
 //   (1) A level-0 bit is set and cleared only by the owner of the block that begins there (its
-//   header is
-//       kBusy). So a bit of a block at rest is exact: set if and only if the header says kFree.
+//       header is kBusy). So a bit of a block at rest is exact: set if and only if the header says
+//       kFree.
 //   (2) insert() sets bits of the summaries from below to above, each where it reads 0. A search
-//   that found
-//       the word below empty clears them. Insert writes below and then reads above; a clearing
-//       writes above, then reads below and repairs. These accesses are sequentially consistent, so
-//       one of the two sees the other, and in the end the bit is set. Between a clearing and its
-//       repair a block may be impossible to find though insert() has returned. So a clearing takes
-//       place under a hold (hold_registry.hpp), and a thread waits for its end before it reports
-//       "out of memory".
+//       that found the word below empty clears them. Insert writes below and then reads above; a
+//       clearing writes above, then reads below and repairs. These accesses are sequentially
+//       consistent, so one of the two sees the other, and in the end the bit is set. Between a
+//       clearing and its repair a block may be impossible to find though insert() has returned. So
+//       a clearing takes place under a hold (hold_registry.hpp), and a thread waits for its end
+//       before it reports "out of memory".
 // So without holds a search from the top finds every free block.
 #pragma once
 

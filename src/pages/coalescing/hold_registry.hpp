@@ -6,10 +6,9 @@
 // when everything is findable again. The size of a held block says nothing: a thread that frees a
 // block beside it leaves the merge to the holder, and the merged block may have any size.
 //
-// A word of the registry is {completed:32, held:32}, one for each shard; a hold
-// adds 1, its end adds 2^32 -
-// 1. Shards only spread the cache-line traffic. Any shard will do: so the caller's stack address
-// chooses it, and no thread identity is needed.
+// A word of the registry is {completed:32, held:32}, one for each shard; a hold adds 1, its end
+// adds 2^32 - 1. Shards only spread the cache-line traffic. Any shard will do: so the caller's
+// stack address chooses it, and no thread identity is needed.
 //
 // quiet_between(): if the words, read at t1, have no holds, and are unchanged when read again at
 // t2, then no hold existed at any instant between the last read of t1 and the first read of t2: a

@@ -17,22 +17,18 @@
 // The paper's (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes
 // a block shorter before it writes the rest's header.
 //   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger
-//   one only
-//       after it was claimed (its header says kBusy), and a part cut off a block gets a header of
-//       its own before anybody else can learn of it.
+//       one only after it was claimed (its header says kBusy), and a part cut off a block gets a
+//       header of its own before anybody else can learn of it.
 //   (2) So a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a
-//   free block. A
-//       claim is a compare-and-swap that expects exactly this word. It has no ABA problem: the
-//       claimant needs nothing to be true but what it checks.
+//       free block. A claim is a compare-and-swap that expects exactly this word. It has no ABA
+//       problem: the claimant needs nothing to be true but what it checks.
 //   (3) Read from the first unit on, each header telling where the next one stands, the words tile
-//   the range
-//       at every instant. A thread that cuts a block writes the new headers inside it before it
-//       makes the first one shorter; a thread that merges writes only the first one, longer. (A
-//       walk and a fork's child need this.)
+//       the range at every instant. A thread that cuts a block writes the new headers inside it
+//       before it makes the first one shorter; a thread that merges writes only the first one,
+//       longer. (A walk and a fork's child need this.)
 //   (4) A free block's footer was written before its header said kFree. A footer that is not the
-//   last word
-//       of a free block may be stale. It is believed only if the header that it leads to says kFree
-//       with the footer's size; by (2) that block then ends where the footer stands.
+//       last word of a free block may be stale. It is believed only if the header that it leads to
+//       says kFree with the footer's size; by (2) that block then ends where the footer stands.
 #pragma once
 
 #include <cstddef>

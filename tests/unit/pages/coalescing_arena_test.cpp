@@ -267,8 +267,8 @@ struct Budget {
 // Closing for an aligned range counts what lies in front of it; and what is free at the end stays.
 TEST_F(CoalescingArenaTest, ClosingCountsWhatIsReallyNeeded) {
   start(kReserved);
-  // Wherever the kernel has put the arena: the next multiple of the
-  // alignment is far behind the end.
+  // Wherever the kernel has put the arena: the next multiple of the alignment is far behind the
+  // end.
   constexpr std::size_t kAlignment = 4096;
   const std::size_t origin = arena->base() / kSlice;
   const std::size_t next = align_up(origin + 1, kAlignment) - origin;

@@ -866,8 +866,8 @@ TEST(StandardOutside, MistakesAreNamed) {
   });
 }
 
-// Blocks that come and go would have all their page faults each time: the
-// next ones stay in the arena.
+// Blocks that come and go would have all their page faults each time: the next ones stay in the
+// arena.
 TEST(StandardOutside, WhatComesAndGoesStaysInTheArena) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   for (const std::size_t low : {kMiB, 2 * kMiB, 3 * kMiB, 5 * kMiB}) {

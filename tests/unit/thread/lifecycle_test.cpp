@@ -133,16 +133,16 @@ TEST(ForkWatch, IsToldInEveryChildOfAProcessWithThreadsOnceUntilItIsTakenOut) {
 }
 
 #if __has_include(<sys/single_threaded.h>)
-// Whether a process knows that it never had another thread, and draws
-// numbers of its own in a child.
+// Whether a process knows that it never had another thread, and draws numbers of its own in a
+// child.
 bool knows_that_it_is_alone() {
   unsetenv("SPANALLOC_SEED");  // makes numbers repeatable
   os::start();
   return os::children_show_themselves() && __libc_single_threaded != 0;
 }
 
-// Whose child has lost nobody. It draws other numbers than its parent and
-// its siblings all the same.
+// Whose child has lost nobody. It draws other numbers than its parent and its siblings all the
+// same.
 TEST(ForkWatch, IsNotToldWhereThereNeverWasAnotherThread) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer has a thread of its own";
   test::in_fresh_process([] {

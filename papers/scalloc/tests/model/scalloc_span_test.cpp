@@ -69,8 +69,8 @@ using OwnerAndTwo = LastFrees<World, 3>;
 using OwnerAndOneHidden = LastFrees<SuspectWorld, 2>;
 using OwnerAndTwoHidden = LastFrees<SuspectWorld, 3>;
 
-// The other thread frees first and last: pushed before the owner announces
-// its own frees, and after.
+// The other thread frees first and last: pushed before the owner announces its own frees, and
+// after.
 struct FreesAroundTheOwner : SuspectWorld {
   static constexpr unsigned kThreads = 2;
   void* p[5];

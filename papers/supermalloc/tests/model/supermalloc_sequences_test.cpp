@@ -94,8 +94,8 @@ using ChainsWorld = ChainsWorldOf<2>;
 
 // (A thread that finds its CPU's lock taken goes by, and may find nothing.)
 //
-// Two threads of one CPU. What the one does may leave the chain's word as
-// the other one has seen it.
+// Two threads of one CPU. What the one does may leave the chain's word as the other one has seen
+// it.
 struct TakeAndTake : ChainsWorld {
   static constexpr unsigned kThreads = 2;
   TakeAndTake() {
