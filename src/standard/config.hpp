@@ -1,5 +1,6 @@
-// What can be chosen about the engine; each choice is a type. size_classes.hpp computes from it a
-// row for each size class, and fails to compile if the choices do not fit together.
+// What can be chosen about the engine. A config is a type whose constants are the choices.
+// size_classes.hpp computes a row for each size class from it, and fails to compile if the choices
+// do not fit together.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,12 @@
 
 namespace spanalloc {
 
-/// When a span's owner looks at the clock; the same in all configs, because a span is of none.
-struct SpanEvents {
-  // After so many frees into a current span, or, if frees go on, after twice as many each time,
+/// The same in all configs, because the record of a span knows no config.
+struct AllSpans {
+  static constexpr unsigned kSliceBits = 16;  // the arena is counted in slices of 64 KiB
+
+  // When a span's owner looks at the clock:
+  // after so many frees into a current span, or, if frees go on, after twice as many each time,
   static constexpr std::uint32_t kFirstClock = 32;
   static constexpr std::uint32_t kMostClock = 8192;  // up to so many;
   static constexpr std::uint32_t kSoonClock = 16;    // after so many while work waits
@@ -23,8 +27,8 @@ struct Standard {
   static constexpr const char* kName = "standard";
 
   // --- Spans -------------------------------------------------------------------------------------
-  static constexpr unsigned kSliceBits = 16;  // the arena is counted in slices of 64 KiB
-  static constexpr unsigned kMaxOrder = 2;    // log2 of the most slices of a span of several blocks
+  static constexpr unsigned kSliceBits = AllSpans::kSliceBits;
+  static constexpr unsigned kMaxOrder = 2;  // log2 of the most slices of a span of several blocks
   /// A span of several blocks has at least kWantedBlocks; a span of kMaxOrder without room for them
   /// has at least kMinBlocks. (To use a span up and empty it again costs some 2,000 instructions.)
   static constexpr unsigned kWantedBlocks = 16;

@@ -30,7 +30,7 @@ class StandardEngineOf {
   static_assert(standard::classes_hold<Config>() &&
                 standard::ClassLookup<Config>::blocks_are_in_steps());
   static_assert(standard::SizeClasses<Config>::kSlice << Config::kMaxOrder <= standard::kMostSpan);
-  static_assert(Config::kSliceBits == Standard::kSliceBits);  // Span and SlackBound count in these
+  static_assert(Config::kSliceBits == AllSpans::kSliceBits);
 
  public:
   static constexpr const char* kName = Config::kName;

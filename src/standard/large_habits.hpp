@@ -31,23 +31,22 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "standard/config.hpp"
+#include "base/bits.hpp"
 
 namespace spanalloc::standard {
 
 /// Thread-safe, zero-initialisable. Relaxed throughout; of two changes at once one may be
 /// lost: only time and memory depend on it. Sizes are in slices; some share a word, as their
 /// blocks may share memory.
+template <class Config>
 class LargeHabits {
  public:
   /// The look at which a block counts as used.
   static constexpr std::size_t kUsed = 64;
 
-  constexpr explicit LargeHabits(std::size_t giant) : giant_(giant) {}
-
   /// Before a block is freed. False: it stays, whatever a look would find.
   bool wants_look(std::size_t slices) {
-    if (slices >= giant_) return zeroes_[place_of(slices)].wants_look();
+    if (slices >= kGiant) return zeroes_[place_of(slices)].wants_look();
     Word& word = freed_[place_of(slices)];
     Freed habit = Freed::from(word.load_relaxed());
     if (habit.unseen == 0) return true;
@@ -58,7 +57,7 @@ class LargeHabits {
   /// After that look. True: purge the block's pages.
   bool gives_back(std::size_t slices, std::size_t look) {
     const bool sparse = look < kUsed;
-    if (slices >= giant_) {
+    if (slices >= kGiant) {
       if (look != 0) cleared_zeroes_[place_of(slices)].end();
       return sparse && !zeroes_[place_of(slices)].stay(look);
     }
@@ -70,7 +69,7 @@ class LargeHabits {
       goes = true;
     } else if (habit.base == 0) {
       if (sparse) habit.base = static_cast<unsigned>(look) + 1;
-    } else if (!sparse || look > 2 * (habit.base - 1) + Standard::kScatter) {
+    } else if (!sparse || look > 2 * (habit.base - 1) + Config::kScatter) {
       habit = {.regrets = habit.regrets, .to_go = 1u << habit.regrets};
       if (habit.regrets != kMostRegrets) ++habit.regrets;
       goes = true;
@@ -85,19 +84,18 @@ class LargeHabits {
 
   /// Before a block is cleared. False: purge it, whatever a look would find.
   bool wants_look_to_clear(std::size_t slices) {
-    return slices < giant_ || cleared_zeroes_[place_of(slices)].wants_look();
+    return slices < kGiant || cleared_zeroes_[place_of(slices)].wants_look();
   }
   /// After that look. True: purge the block's pages.
   bool clears_by_purging(std::size_t slices, std::size_t look) {
-    if (slices >= giant_) (void)cleared_zeroes_[place_of(slices)].stay(look);
+    if (slices >= kGiant) (void)cleared_zeroes_[place_of(slices)].stay(look);
     Word& word = cleared_[place_of(slices)];
     Cleared habit = Cleared::from(word.load_relaxed());
-    const bool giant = slices >= giant_;
-    const bool in_vain = look >= (giant ? kUsed : Standard::kQuickerCleared);
+    const bool giant = slices >= kGiant;
+    const bool in_vain = look >= (giant ? kUsed : Config::kQuickerCleared);
     if (habit.tried && in_vain && habit.patience != kMostPatience) ++habit.patience;
-    habit.tried =
-        in_vain && ++habit.since >= (giant ? Standard::kGiantClearings : Standard::kClearings)
-                                        << habit.patience;
+    habit.tried = in_vain && ++habit.since >= (giant ? Config::kGiantClearings : Config::kClearings)
+                                                  << habit.patience;
     if (!in_vain) habit.patience = 0;
     if (!in_vain || habit.tried) habit.since = 0;
     word.store_relaxed(habit.bits());
@@ -109,6 +107,7 @@ class LargeHabits {
 
  private:
   using Word = Atomic<std::uint32_t>;
+  static constexpr std::size_t kGiant = Config::kGiant >> Config::kSliceBits;
   static constexpr std::size_t kPlaces = 16;
   static constexpr unsigned kMostRegrets = 6;
   static constexpr unsigned kMostSame = 5;
@@ -136,16 +135,16 @@ class LargeHabits {
    public:
     bool wants_look() {
       const std::uint32_t unseen = word_.load_relaxed();
-      if (unseen <= Standard::kZeroesInARow) return true;
+      if (unseen <= Config::kZeroesInARow) return true;
       word_.store_relaxed(unseen - 1);
       return false;
     }
     bool stay(std::size_t look) {
       const std::uint32_t in_a_row = look == 0 ? word_.load_relaxed() + 1 : 0;
-      word_.store_relaxed(in_a_row > Standard::kZeroesInARow
-                              ? Standard::kZeroesInARow + Standard::kZeroesUnseen
+      word_.store_relaxed(in_a_row > Config::kZeroesInARow
+                              ? Config::kZeroesInARow + Config::kZeroesUnseen
                               : in_a_row);
-      return in_a_row > Standard::kZeroesInARow;
+      return in_a_row > Config::kZeroesInARow;
     }
 
     /// Something was found: the next one is looked at.
@@ -168,7 +167,7 @@ class LargeHabits {
     }
     std::uint32_t bits() const { return since | patience << 16 | (tried ? 1u << 20 : 0); }
   };
-  static_assert(Standard::kClearings << kMostPatience <= 0xFFFF && kMostPatience <= 0xF);
+  static_assert(Config::kClearings << kMostPatience <= 0xFFFF && kMostPatience <= 0xF);
 
   void forget_sparse_one(std::size_t slices) {
     Word& word = freed_[place_of(slices)];
@@ -182,7 +181,6 @@ class LargeHabits {
   }
   static_assert(kPlaces == 1u << (32 - 28));
 
-  std::size_t giant_;
   Word freed_[kPlaces] = {};
   Word cleared_[kPlaces] = {};
   Zeroes zeroes_[kPlaces] = {};

@@ -49,6 +49,8 @@ template <class Config>
 class MemoryReturn {
   using Classes = SizeClasses<Config>;
   using Pages = PageLayer<Config>;
+  using Habits = LargeHabits<Config>;
+  using IdleBound = SlackBound<Config>;
   static constexpr std::size_t kSlice = Classes::kSlice;
 
  public:
@@ -311,7 +313,7 @@ class MemoryReturn {
         gone += size;
       }
     }
-    count_idle(span, min_of(idle / SlackBound::kPage, SlackBound::kMostOfASpan));
+    count_idle(span, min_of(idle / IdleBound::kPage, IdleBound::kMostOfASpan));
     return gone;
   }
   /// A span's one block has been handed out for `bytes`, and of the memory around it `gone` bytes
@@ -324,7 +326,7 @@ class MemoryReturn {
     const std::size_t room = align_up(block + bytes, os::page_size()) - block;
     if constexpr (kPoisons) poison(pointer_to<char>(block) + room, span->room() - room);
     span->limit_room(static_cast<std::uint32_t>(room));
-    span->gone = static_cast<std::uint8_t>(min_of(gone / kGonePage, SlackBound::kMostOfASpan));
+    span->gone = static_cast<std::uint8_t>(min_of(gone / kGonePage, IdleBound::kMostOfASpan));
     count_gone(0, span->gone);
   }
   /// From now on `pages` of the span's pages are idle. The caller has the span.
@@ -377,7 +379,7 @@ class MemoryReturn {
   // --- Shared with others ------------------------------------------------------------------------
 
   DirtyBound<Classes::kSlice> dirty_bound;
-  SlackBound slack_bound;
+  IdleBound slack_bound;
   SoftLimit soft_limit;  ///< written under purge_lock
   SoftLimitCallback callback;
   /// Held to purge or to age memory; and while a heap ends.
@@ -648,7 +650,7 @@ class MemoryReturn {
            habits_.gives_back(slices.count, used_of(span, slices));
   }
   std::size_t used_of(SpanRef span, SliceCount slices) {
-    return pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
+    return pages_.arena.sample_used(index_of(span.number), slices.count, Habits::kUsed);
   }
 
   static constexpr std::uint32_t kBackground = 1;
@@ -712,7 +714,7 @@ class MemoryReturn {
   }
 
   Pages& pages_;
-  LargeHabits habits_{Config::kGiant / Classes::kSlice};
+  Habits habits_;
   // Pages of 4 KiB in spans in use that are not in memory: purged ones of a span of several blocks,
   // and those around a single block under a soft limit. A hint: a thread that vanishes at a fork
   // may leave its change of a record uncounted.

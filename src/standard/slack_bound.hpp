@@ -14,12 +14,13 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "standard/config.hpp"
+#include "base/bits.hpp"
 
 namespace spanalloc::standard {
 
 /// Thread-safe, zero-initialisable. Relaxed throughout: nothing depends on the
 /// counts but what is purged.
+template <class Config>
 class SlackBound {
  public:
   static constexpr std::size_t kPage = 4 * kKiB;
@@ -30,7 +31,7 @@ class SlackBound {
   void changed(std::size_t before, std::size_t now) { pages_.fetch_add_relaxed(now - before); }
   /// `live`: bytes of spans of one block that are in use.
   bool has_room(std::size_t live) const {
-    return idle_bytes() <= Standard::kSlackAlways + live / Standard::kSlackPartOfLive;
+    return idle_bytes() <= Config::kSlackAlways + live / Config::kSlackPartOfLive;
   }
   /// True: so many bytes may be given back; their credit is taken.
   bool pays(std::size_t bytes, std::size_t live, std::uint64_t now_ms) {
@@ -54,9 +55,9 @@ class SlackBound {
     if (const std::uint64_t then = earned_ms_.load_relaxed(); now_ms > then) {
       earned_ms_.store_relaxed(now_ms);
       const auto ms = static_cast<std::size_t>(
-          min_of(now_ms - then, Standard::kSlackByTime / Standard::kSlackPerMs));
-      const std::size_t earned = ms * Standard::kSlackPerMs;
-      if (credit < Standard::kSlackByTime) credit = min_of(credit + earned, Standard::kSlackByTime);
+          min_of(now_ms - then, Config::kSlackByTime / Config::kSlackPerMs));
+      const std::size_t earned = ms * Config::kSlackPerMs;
+      if (credit < Config::kSlackByTime) credit = min_of(credit + earned, Config::kSlackByTime);
     }
     credit_.store_relaxed(credit);
   }

@@ -155,7 +155,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// A current span is looked at when its list ends. Frees into it are events only to read the
   /// clock, unless the thread may be about to give the span up: expect_emptying(). Then `quota` is
   /// how often it has looked.
-  SPANALLOC_INLINE void expect_first_clock() { expect_clock(SpanEvents::kFirstClock); }
+  SPANALLOC_INLINE void expect_first_clock() { expect_clock(AllSpans::kFirstClock); }
   SPANALLOC_INLINE void expect_clock(std::uint32_t frees) {
     expect_emptying(frees, kForClock + frees);
   }
@@ -168,10 +168,10 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// After an event of the clock: the next one comes after twice as many frees.
   void expect_next_clock() {
     const std::uint32_t frees = 2 * (looks() - kForClock);
-    const std::uint32_t most = SpanEvents::kMostClock;
+    const std::uint32_t most = AllSpans::kMostClock;
     expect_clock(frees < most ? frees : most);
   }
-  void expect_soon_clock() { expect_clock(SpanEvents::kSoonClock); }
+  void expect_soon_clock() { expect_clock(AllSpans::kSoonClock); }
   /// The owner's frees since expect_frees(). To others a hint, unless they have the lock.
   SPANALLOC_INLINE std::uint32_t uncollected() const {
     return quota_.load_relaxed() - left_.load_relaxed();
@@ -243,7 +243,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
   void set_room(const ClassInfo& info) {
     room_ = static_cast<std::uint32_t>(info.virtual_span -
-                                       first_block() % (std::size_t{1} << Standard::kSliceBits));
+                                       first_block() % (std::size_t{1} << AllSpans::kSliceBits));
   }
 
   // Of a shared span under the lock: what `left` was when it was set

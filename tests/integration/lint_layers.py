@@ -3,7 +3,10 @@
 
 A file in src/ may include only from its own folder and from those above it in the list below, and no file that
 includes it. The code of a paper, papers/ROOM/, may include from its own room, from papers/shared/, and from the folders of
-src/ that the engines share; nothing in src/ includes it. Tests and figures in the rooms may include anything. Besides: system calls are made in os/ only, and std::atomic stands behind base/atomic.hpp only.
+src/ that the engines share; nothing in src/ includes it. Tests and figures in the rooms may include anything.
+
+Besides: system calls are made in os/ only, std::atomic stands behind base/atomic.hpp only, and what can be chosen about an
+engine is read from its config, whichever that is, and not from the product's.
 """
 
 import pathlib
@@ -17,6 +20,8 @@ PAPERS_MAY = ("standard/span_pool.hpp",)
 FREE = ("tests", "figures")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 ATOMIC_DOOR = "base/atomic.hpp"
+# A constant of one config, by the config's name.
+OF_ONE_CONFIG = r"\b(?:Standard|Scalloc|Supermalloc|A2alloc)\w*::k[A-Z]\w*"
 # Headers that stand for talking to the kernel directly.
 KERNEL_HEADERS = re.compile(r"^(sys/(mman|syscall|resource|prctl|auxv|rseq)\.h|linux/.*|asm/.*)$")
 PUBLIC = "spanalloc/"
@@ -86,6 +91,8 @@ def check_file(source, layer, name, path):
     for pattern, allowed, problem in (
         (r"\bsyscall\s*\(", layer == "os", "a system call outside os/"),
         (r"\bstd::atomic\b|\b__atomic_\w+|\b__sync_\w+", name == ATOMIC_DOOR, "an atomic outside base/atomic.hpp"),
+        (OF_ONE_CONFIG, name.endswith("/config.hpp"),
+         "a constant of one config: read it from the parameter Config, or a variant has the product's"),
     ):
         if not allowed:
             found += [(text.count("\n", 0, m.start()) + 1, problem) for m in re.finditer(pattern, text)]

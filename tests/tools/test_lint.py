@@ -83,6 +83,12 @@ class LayersTest(unittest.TestCase):
         self.assertEqual(self.lint(src__sync__x="std::atomic<int> a;").returncode, 1)
         self.assertEqual(self.lint(src__base__atomic="#include <atomic>\nstd::atomic<int> a;").returncode, 0)
 
+    def test_constant_of_one_config_fails(self):
+        run = self.lint(src__standard__x="int a = Config::kA;\nint b = StandardReuse80::kB;")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("x.hpp:2: a constant of one config", run.stdout)
+        self.assertEqual(self.lint(src__standard__config="struct B { int b = Standard::kB; };").returncode, 0)
+
     def test_empty_tree_fails(self):
         self.assertEqual(self.lint(other__x="").returncode, 1)
 

@@ -22,7 +22,6 @@ namespace spanalloc::large {
 namespace {
 
 using Singles = standard::LargeBlockPlace<Standard>;
-using standard::SlackBound;
 using standard::SpanNumber;
 
 std::uintptr_t span_of(const void* p) {

@@ -4,16 +4,18 @@
 #include <gtest/gtest.h>
 
 #include "base/bits.hpp"
+#include "standard/config.hpp"
 
 namespace spanalloc::standard {
 namespace {
 
-constexpr std::size_t kGiant = 512;
-constexpr std::size_t kUsed = LargeHabits::kUsed;
+using Habits = LargeHabits<Standard>;
+constexpr std::size_t kGiant = Standard::kGiant >> Standard::kSliceBits;
+constexpr std::size_t kUsed = Habits::kUsed;
 
 // A block in memory, in 256ths, that is freed and taken again.
 struct Life {
-  LargeHabits& habits;
+  Habits& habits;
   std::size_t slices;
   std::size_t in_memory = 0;
   unsigned looks = 0;
@@ -31,7 +33,7 @@ struct Life {
 TEST(StandardLargeHabits, WhatIsWrittenToTheSamePlacesStays) {
   for (const unsigned slices : {128u, 200u, 511u}) {
     for (const unsigned part : {0u, 1u, 5u, 26u, 63u, 64u, 256u}) {
-      LargeHabits habits(kGiant);
+      Habits habits;
       Life life{habits, slices};
       for (unsigned i = 0; i < 3200; ++i) {
         life.in_memory = max_of(life.in_memory, part);
@@ -48,7 +50,7 @@ TEST(StandardLargeHabits, WhatIsWrittenToTheSamePlacesStays) {
 // Elsewhere each time: never a quarter, and in the end hardly more than is written at a time.
 TEST(StandardLargeHabits, WhatIsWrittenToOtherPlacesDoesNotAddUp) {
   for (const unsigned part : {1u, 2u, 3u, 4u, 8u, 16u, 32u, 60u}) {
-    LargeHabits habits(kGiant);
+    Habits habits;
     Life life{habits, 384};
     std::size_t peak = 0;
     double sum = 0;
@@ -66,7 +68,7 @@ TEST(StandardLargeHabits, WhatIsWrittenToOtherPlacesDoesNotAddUp) {
 
 // The pages of one go, since nobody knows yet that the program has come to use all.
 TEST(StandardLargeHabits, WhereSomeAreUsedAllStaySoon) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   Life life{habits, 384};
   for (unsigned i = 0; i < 1000; ++i) {
     life.in_memory = max_of(life.in_memory, i % 2 == 0 ? 20 : 256);
@@ -77,7 +79,7 @@ TEST(StandardLargeHabits, WhereSomeAreUsedAllStaySoon) {
 
 // Cleared, it is in memory whole, however little the program has written.
 TEST(StandardLargeHabits, WhatClearingBringsToMemoryStays) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   Life life{habits, 384};
   unsigned purged_to_clear = 0;
   for (unsigned i = 0; i < 1000; ++i) {
@@ -95,7 +97,7 @@ TEST(StandardLargeHabits, WhatClearingBringsToMemoryStays) {
 }
 
 TEST(StandardLargeHabits, AGiantOneStaysOnlyIfItWasUsed) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   for (unsigned i = 0; i < 100; ++i) {
     ASSERT_TRUE(habits.wants_look(kGiant));
     EXPECT_TRUE(habits.gives_back(kGiant, 0));
@@ -106,7 +108,7 @@ TEST(StandardLargeHabits, AGiantOneStaysOnlyIfItWasUsed) {
 
 // Zeroes may have been written.
 TEST(StandardLargeHabits, GiantOnesOfNothingButZeroesStayAfterAWhile) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   for (unsigned round = 0; round < 3; ++round) {
     unsigned looks = 0;
     unsigned purges = 0;
@@ -125,7 +127,7 @@ TEST(StandardLargeHabits, GiantOnesOfNothingButZeroesStayAfterAWhile) {
 
 TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
   for (const std::size_t slices : {std::size_t{384}, kGiant}) {
-    LargeHabits habits(kGiant);
+    Habits habits;
     unsigned cleared = 0;
     std::size_t in_memory = 256;
     for (unsigned i = 0; i < 1000; ++i) {
@@ -139,7 +141,7 @@ TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
 
 // Those that a program begins to fill are looked at again with the first one that it frees.
 TEST(StandardLargeHabits, AFilledGiantOneEndsClearingUnseen) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   const auto clear_until_unseen = [&] {
     unsigned looks = 0;
     while (habits.wants_look_to_clear(kGiant)) {
@@ -159,7 +161,7 @@ TEST(StandardLargeHabits, AFilledGiantOneEndsClearingUnseen) {
 }
 
 TEST(StandardLargeHabits, ClearingInVainByPurgingIsTriedSeldom) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   for (const unsigned part : {26u, 256u}) {
     unsigned purged = 0;
     std::size_t in_memory = 256;
@@ -176,7 +178,7 @@ TEST(StandardLargeHabits, ClearingInVainByPurgingIsTriedSeldom) {
 // Blocks whose sizes share a word, and threads that overwrite each other's: whatever came before,
 // those that stay are looked at again, and memory in which there is nothing is not cleared.
 TEST(StandardLargeHabits, AnyOrderOfLooksIsTaken) {
-  LargeHabits habits(kGiant);
+  Habits habits;
   std::uint64_t random = 1;
   unsigned unseen = 0;
   for (unsigned i = 0; i < 100'000; ++i) {

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "standard/config.hpp"
+
 namespace spanalloc::standard {
 namespace {
 
 TEST(StandardSlackBound, AProgramThatGrowsMayGiveBackAsMuchAsItGrows) {
-  SlackBound bound;
+  SlackBound<Standard> bound;
   EXPECT_TRUE(bound.pays(100 * kMiB, 256 * kMiB, 1000));
   EXPECT_TRUE(bound.pays(150 * kMiB, 256 * kMiB, 1000));
   EXPECT_FALSE(bound.pays(60 * kMiB, 256 * kMiB, 1000));
@@ -16,7 +18,7 @@ TEST(StandardSlackBound, AProgramThatGrowsMayGiveBackAsMuchAsItGrows) {
 
 // The same memory used by blocks of one size and another, in turn: it is not given back each time.
 TEST(StandardSlackBound, WhatComesAndGoesPaysByTime) {
-  SlackBound bound;
+  SlackBound<Standard> bound;
   std::size_t given = 0;
   for (std::uint64_t ms = 1000; ms < 3000; ++ms) {
     for (std::size_t i = 0; i < 100; ++i)
@@ -27,7 +29,7 @@ TEST(StandardSlackBound, WhatComesAndGoesPaysByTime) {
 }
 
 TEST(StandardSlackBound, CreditByTimeIsBounded) {
-  SlackBound bound;
+  SlackBound<Standard> bound;
   EXPECT_FALSE(bound.pays(33 * kMiB, 0, 1'000'000'000));
   EXPECT_TRUE(bound.pays(32 * kMiB, 0, 1'000'000'000));
   EXPECT_FALSE(bound.pays(1, 0, 1'000'000'000));
@@ -35,7 +37,7 @@ TEST(StandardSlackBound, CreditByTimeIsBounded) {
 
 // Threads read the clock one after the other, and come here in another order.
 TEST(StandardSlackBound, ATimeThatGoesBackEarnsNothing) {
-  SlackBound bound;
+  SlackBound<Standard> bound;
   EXPECT_TRUE(bound.pays(32 * kMiB, 0, 1'000'000));
   EXPECT_FALSE(bound.pays(1, 0, 999'990));
   EXPECT_TRUE(bound.pays(32 * kKiB, 0, 1'000'001));
