@@ -67,7 +67,8 @@ class CachedLargeSpans {
   void let_go_of_older(SlicesOf&& slices_of, F&& f) {
     const std::uint32_t n = count_;
     std::uint32_t i = 0;
-    for (; i<n&& unsigned{sums_[n]} - sums_[i]> kMostSlices / 2; ++i) {
+    for (; i < n; ++i) {
+      if (const unsigned newer = unsigned{sums_[n]} - sums_[i]; newer <= kMostSlices / 2) break;
       Span* span = places_[i].load_relaxed();
       if (change(*span, cached_, kLargeFree)) f(*span);
     }

@@ -56,8 +56,10 @@ struct Standard {
   /// more, and no more than its part of so many: by as many threads as there are when it is given.
   static constexpr std::size_t kMoreUsedUpBytes = 3328 * kKiB;
   static constexpr std::size_t kAllMoreUsedUpBytes = 32 * kMiB;
-  /// A class has a magazine after so many refills in a row with spans that are nearly full. It
-  /// holds up to so many blocks,
+  /// Classes of blocks of up to so many bytes have no thread-cache bin.
+  static constexpr std::size_t kMostWithoutBin = 1152;
+  /// A larger class has a magazine after so many refills in a row with spans that are nearly full.
+  /// It holds up to so many blocks,
   static constexpr std::uint8_t kRefillsToKeep = 8;
   static constexpr unsigned kMagazineBlocks = 16;
   /// so many bytes, and no more than its part of so many, for each class and thread the same; but

@@ -118,9 +118,9 @@ class StandardEngineOf {
       &pass_epochs_in_background, &standard::Description<Config>::describe};
   static inline constinit Heap heap{pages, &ThreadCache::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local ThreadCache thread_cache{heap, pages};
-  // Our other thread-local storage: 8 bytes of inside_without_cache, 4 of sync/spin_lock.hpp, 1 of
-  // os::thread_id(), 8 of os::fatal(). (check_library.py adds up what the linker has made of them.)
-  static_assert(sizeof(ThreadCache) + 8 + 4 + 1 + 8 <= 1024);
+  // All thread-local storage of the library is at most 1,024 bytes, which check_library.py reads
+  // from the file. This leaves 64 for the rest, whose variables are in six files.
+  static_assert(sizeof(ThreadCache) <= 1024 - 64);
 };
 
 using StandardEngine = StandardEngineOf<Standard>;

@@ -26,7 +26,7 @@ class Magazines {
   using Classes = SizeClasses<Config>;
 
  public:
-  static constexpr ClassId kFirst{Config::kClassesByByte + 1};
+  static constexpr ClassId kFirst{index_of(Classes::of(Config::kMostWithoutBin)) + 1};
   static constexpr unsigned kCount = Classes::kSmallClasses - index_of(kFirst);
 
   /// Whether any class has a magazine, or had one when unused blocks were last given back.

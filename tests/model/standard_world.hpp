@@ -30,6 +30,7 @@ struct ModelStandard : Standard {
   static constexpr std::size_t kMaxLinear = 16;
   static constexpr unsigned kStepsPerDoubling = 4;
   static constexpr unsigned kClassesByByte = 1;
+  static constexpr std::size_t kMostWithoutBin = 16;
   static constexpr std::size_t kUsedUpBytes = 64 * kKiB;
   static constexpr std::size_t kMoreUsedUpBytes = 0;
   static constexpr std::size_t kCachedLargeBytes = 128 * kKiB;
@@ -50,10 +51,10 @@ struct ModelMagazines : ModelStandard {
 };
 
 /// ... keeps a second used-up span when it has gone on twice with a span that was nearly full.
-/// (Classes that are looked up by the byte have that, and no magazines.)
+/// (Classes without magazines have that.)
 struct ModelMoreUsedUp : ModelStandard {
   static constexpr const char* kName = "standard-model-more-used-up";
-  static constexpr unsigned kClassesByByte = 42;  // up to 20 KiB
+  static constexpr std::size_t kMostWithoutBin = 20 * kKiB;
   static constexpr std::uint8_t kRefillsToKeep = 1;
   static constexpr std::size_t kMoreUsedUpBytes = 64 * kKiB;
 };
