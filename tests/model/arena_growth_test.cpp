@@ -2,9 +2,11 @@
 // at once, the kernel refuses, something foreign is in the way, memory comes back meanwhile.
 // Nothing is handed out twice, nothing foreign ever, and the books add up.
 //
-// The kernel is a row of slices, each nobody's, ours or foreign. The manager's tables are real
-// memory.
+// The kernel is a row of slices, each nobody's, ours or foreign. There is real memory behind them
+// all, as the arena marks what it decommits, and behind the manager's tables.
 #include "pages/coalescing_arena.hpp"
+
+#include <sys/mman.h>
 
 #include <cstring>
 
@@ -121,6 +123,9 @@ struct GrowingArena {
   using Arena = CoalescingArena<16, HugePages::kKernelDefault, ModelCalls, kSlice>;
 
   GrowingArena() {
+    static void* const memory = mmap(pointer_to(kBase), kSlices * kSlice, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    MODEL_CHECK(memory == pointer_to(kBase));
     kernel = {};
     MODEL_CHECK(arena.start(4 * kSlice) && arena.base() == kBase);
     kernel.growing_calls = 0;

@@ -17,12 +17,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
 #include "base/inspection_access.hpp"
+#include "base/poison.hpp"
 #include "os/os.hpp"
 #include "pages/arena/grown_mappings.hpp"
 #include "pages/coalescing/mapper.hpp"
@@ -157,13 +159,13 @@ class DecommittedRanges {
   /// was not decommitting it.
   SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
-    set().insert(block);  // all of it
-    if (!slices_.range.decommit(block)) {
+    set().insert(block);                                           // all of it
+    if (decommitting_.load_relaxed() != block.first) return true;  // it is decommitted
+    if (is_still_mapped(block) && !slices_.range.decommit(block)) {
       slices_.mark_lost(block);
       set().erase(block);
     }
-    // Not twice: a placed range that is unmapped is anybody's.
-    if (decommitting_.load_relaxed() == block.first) decommitting_.store_release(0);
+    decommitting_.store_release(0);
     return true;
   }
   /// Completes what vanished threads were doing, the manager's part first. Frees blocks that one
@@ -173,7 +175,8 @@ class DecommittedRanges {
     grown.forget();  // what is decommitted again is unmapped: others may map there
     slices_.manager.recover_after_fork([this](Block block) { return decommit_again(block); });
     if (const std::size_t first = decommitting_.load_relaxed(); first != 0) {
-      decommit_again({first, slices_.manager.size_of(first)});
+      const Block block{first, slices_.manager.size_of(first)};
+      if (!decommit_again(block)) unmark(block);
       decommitting_.store_relaxed(0);
     }
     slices_.for_used([this](Block block) {
@@ -191,6 +194,32 @@ class DecommittedRanges {
 
   coalescing::UnitSet& set() const { return slices_.manager.extra_set(Slices::kDecommitted); }
 
+  // In a placed range a block that is unmapped is anybody's: a fork's child in which its thread
+  // vanished must know whether it was, and unmap it no second time. So a mark is written into it
+  // first, before the set has it. Only if that can still be read the block is ours.
+  std::uint64_t* mark_in(Block block) const {
+    return static_cast<std::uint64_t*>(slices_.range.address(block.first));
+  }
+  static std::uint64_t mark_at(const std::uint64_t* place) {
+    return address_of(place) * 0x9E3779B97F4A7C15u + 1;
+  }
+  void mark(Block block) const {
+    if (slices_.range.reserved()) return;
+    std::uint64_t* const place = mark_in(block);
+    unpoison(place, sizeof *place);
+    *place = mark_at(place);
+  }
+  // (The block may be one that reads as zero.)
+  void unmark(Block block) const {
+    if (!slices_.range.reserved()) *mark_in(block) = 0;
+  }
+  bool is_still_mapped(Block block) const {
+    if (slices_.range.reserved()) return true;
+    const std::uint64_t* const place = mark_in(block);
+    return Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(place)) &&
+           *place == mark_at(place);
+  }
+
   // Adds a block, decommitted here if it `is_mapped`. Release, twice: a fork's child that finds it
   // in decommitting_ decommits it; a child that does not finds all done, or nothing.
   bool add(Block block, bool is_mapped) {
@@ -200,12 +229,13 @@ class DecommittedRanges {
     // First of all: a fork's child must not use the block as memory.
     if (is_mapped) decommitting_.store_release(block.first);
     count_.fetch_add_relaxed(block.size);
+    if (is_mapped) mark(block);
     set().insert(block);
     ++ranges_;
     if (is_mapped) {
       const bool decommitted = slices_.range.decommit(block);
       decommitting_.store_release(0);
-      if (!decommitted) return remove(block), false;
+      if (!decommitted) return unmark(block), remove(block), false;
       slices_.forget_advice(block);
     }
     if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;

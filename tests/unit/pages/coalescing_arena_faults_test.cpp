@@ -220,6 +220,57 @@ TEST_F(CoalescingArenaTest, AChildDecommitsOnceWhatItsParentWasDecommitting) {
   expect_books(*arena, *tenant);
 }
 
+// Unmapped already, and by now somebody else's.
+TEST_F(CoalescingArenaTest, AChildLeavesAloneWhatItsParentHadDecommitted) {
+  start();
+  if (arena->statistics().reserved_bytes >= kGiB) GTEST_SKIP() << "nothing is unmapped there";
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  tenant->give(a);
+  unsigned forks = 0;
+  Calls::after = [&](const Calls::Call& call, std::size_t) {
+    if (call.kind != Calls::kRelease || call.address != address_of(tenant->address(a))) return;
+    ++forks;
+    test::in_child([&] {
+      Calls::after = nullptr;
+      auto* const theirs = static_cast<char*>(tenant->address(a)) + kSlice;
+      ASSERT_EQ(os::open_at(theirs, kSlice), os::Placed::kYes);
+      *theirs = 7;
+      SpinLock::enter_child();
+      std::thread([&] {
+        const auto unmapped = Calls::during(Calls::kRelease, [&] {
+          arena->recover_lock();
+          arena->recover_in_child();
+        });
+        EXPECT_EQ(unmapped.size(), 0u);
+        EXPECT_EQ(*theirs, 7);
+      }).join();
+    });
+  };
+  EXPECT_GE(arena->decommit_free(), 4 * kSlice);
+  EXPECT_EQ(forks, 1u);
+  Calls::after = nullptr;
+  expect_books(*arena, *tenant);
+}
+
+// A refused one is memory as before.
+TEST_F(CoalescingArenaTest, WhatCouldNotBeDecommittedReadsAsItDid) {
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  tenant->give_zero(a);
+  Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kRelease || call.kind == Calls::kClose;
+  });
+  EXPECT_EQ(arena->decommit_free(), 0u);
+  Calls::refuses = nullptr;
+  const Taken again = arena->take(4, 1);
+  EXPECT_EQ(again.first, a);
+  EXPECT_TRUE(again.zero);
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(tenant->address(a));
+  for (std::size_t i = 0; i < 4 * kSlice / 8; ++i) ASSERT_EQ(words[i], 0u) << i;
+}
+
 // --- Any one call refused ------------------------------------------------------------------------
 
 // A bit of everything. What is refused is asked for again at once.

@@ -148,7 +148,10 @@ struct FaultyCalls {
     return !refused({kClose, address_of(address), bytes}) && os::close(address, bytes);
   }
   static bool release(void* address, std::size_t bytes) {
-    return !refused({kRelease, address_of(address), bytes}) && os::release(address, bytes);
+    const Call call{kRelease, address_of(address), bytes};
+    const bool released = !refused(call) && os::release(address, bytes);
+    done(call);
+    return released;
   }
   static bool purge(void* address, std::size_t bytes) {
     return !refused({kPurge, address_of(address), bytes}) && os::purge(address, bytes);
