@@ -124,7 +124,7 @@ struct Inspection {
   std::uint32_t cache_slots = 0;  ///< addresses of the blocks in these bins, a row a bin
   std::uint32_t slots_stride = 0;
   std::uint32_t outside_before = 0;  ///< from this bit on, 6: pages before the block's first one
-  std::uint32_t outside_owner = 0;   ///< below this bit, from bit 12 on: bytes of the mapping
+  std::uint32_t outside_end = 0;     ///< below this bit, from bit 12 on: bytes of the mapping
 };
 
 /// An engine whose records a reader outside may walk.

@@ -1,8 +1,7 @@
 // Large objects: each has a mapping of its own, outside spans, and an entry in a side table.
 //
 // An object begins where its mapping does; or, if the mapping has come from elsewhere (fill()),
-// some pages and bytes behind that. Several heaps may share a table: each object has its
-// owner's number (0: but one).
+// some pages and bytes behind that.
 //
 // Nothing about an object is kept in or next to it, so neither an overflow nor a pointer to foreign
 // memory can fake a header: a pointer that is not in the table is not ours. The table is an
@@ -72,18 +71,18 @@ class LargeObjects {
     Guard guard(*this);
     take_promise_back();
     if (object == nullptr) return nullptr;
-    insert(Entry::make(address_of(object), bytes, log2_ceil(alignment), 0, 0));
+    insert(Entry::make(address_of(object), bytes, log2_ceil(alignment), 0));
     return object;
   }
 
   /// Promises a slot for an object whose mapping the caller is about to make. fill() or
   /// give_promise_back() ends the promise. False: there is no slot, or there are `most` objects.
   bool promise(std::size_t most) { return statistics().objects < most && promise_slot(); }
-  void fill(void* mapping, std::size_t bytes, std::size_t offset, unsigned owner) {
-    SPANALLOC_ASSERT(offset < kMostOffset && owner <= kMostOwner);
+  void fill(void* mapping, std::size_t bytes, std::size_t offset) {
+    SPANALLOC_ASSERT(offset < kMostOffset);
     Guard guard(*this);
     take_promise_back();
-    insert(Entry::make(address_of(mapping) + offset, bytes, 0, offset / os::page_size(), owner));
+    insert(Entry::make(address_of(mapping) + offset, bytes, 0, offset / os::page_size()));
   }
   void give_promise_back() {
     Guard guard(*this);
@@ -105,9 +104,6 @@ class LargeObjects {
   /// The object's bytes from `p` on; 0: `p` is not exactly the address of an object.
   std::size_t usable_size(const void* p) {
     return look_at(p, [](const Entry& object) { return object.usable(); });
-  }
-  bool has(const void* p, unsigned owner) {
-    return look_at(p, [=](const Entry& object) { return object.owner() == owner; });
   }
   /// Whether the object has ever been made smaller.
   bool was_larger(const void* p) {
@@ -155,21 +151,6 @@ class LargeObjects {
     bytes_.store_relaxed(0);
   }
 
-  /// Unmaps every object of one owner, while nobody uses them.
-  SPANALLOC_COLD void free_all_of(unsigned owner) {
-    std::size_t next = 0;
-    for (std::size_t seen = 0;;) {
-      Entry entry;
-      {
-        Guard guard(*this);
-        if (seen != tables_) next = 0;
-        seen = tables_;
-        if (!take_next_of(owner, next, entry)) return;
-      }
-      Calls::release(entry.mapping(), entry.bytes());
-    }
-  }
-
   /// In a fork's child, first of all.
   void enter_child() { lock_.abandon_if_owner_died(); }
 
@@ -189,47 +170,33 @@ class LargeObjects {
   }
   /// Of all objects, without the lock.
   std::size_t bytes() const { return bytes_.load_relaxed(); }
-  /// For one owner's objects; looks at every slot.
-  SPANALLOC_COLD LargeObjectStatistics statistics_of(unsigned owner) {
-    LargeObjectStatistics sum;
-    Guard guard(*this);
-    for_each_in(table_.load_relaxed(), [&](const Entry& object) {
-      if (object.owner() != owner) return;
-      sum.bytes += object.bytes();
-      ++sum.objects;
-    });
-    return sum;
-  }
 
  private:
   friend struct spanalloc::InspectionAccess;
 
-  static constexpr unsigned kMostOwner = 1023;
   static constexpr std::size_t kMostOffset = 64 * kKiB;
 
   struct Entry {
     std::uintptr_t address = 0;
     // From bit 0 on: log2 of the alignment (6 bits); whole pages between the mapping's beginning
-    // and the object's page (6); the mapping's bytes, a multiple of the page size; from bit 48 on
-    // the owner (10 bits); whether the object has been larger.
+    // and the object's page (6); the mapping's bytes, a multiple of the page size; from kEndOfBytes
+    // on whether the object has been larger.
     std::uint64_t packed = 0;
 
     static constexpr std::uint64_t kLogMask = 63;
     static constexpr unsigned kBeforeShift = 6;
-    static constexpr unsigned kOwnerShift = 48;
-    static constexpr std::uint64_t kWasLarger = std::uint64_t{1} << 58;
-    static constexpr std::uint64_t kBytesMask = (std::uint64_t{1} << kOwnerShift) - 4 * kKiB;
+    static constexpr unsigned kEndOfBytes = 48;
+    static constexpr std::uint64_t kWasLarger = std::uint64_t{1} << kEndOfBytes;
+    static constexpr std::uint64_t kBytesMask = (std::uint64_t{1} << kEndOfBytes) - 4 * kKiB;
 
     static Entry make(std::uintptr_t address, std::size_t bytes, unsigned log2_alignment,
-                      std::size_t before, unsigned owner) {
+                      std::size_t before) {
       SPANALLOC_ASSERT((bytes & ~kBytesMask) == 0 && before <= kLogMask &&
                        log2_alignment <= kLogMask);
-      return {address, bytes | log2_alignment | before << kBeforeShift |
-                           std::uint64_t{owner} << kOwnerShift};
+      return {address, bytes | log2_alignment | before << kBeforeShift};
     }
     std::size_t bytes() const { return packed & kBytesMask; }
     std::size_t alignment() const { return std::size_t{1} << (packed & kLogMask); }
-    unsigned owner() const { return static_cast<unsigned>(packed >> kOwnerShift) & kMostOwner; }
     bool was_larger() const { return (packed & kWasLarger) != 0; }
     /// Where the object begins in its mapping.
     std::size_t offset() const {
@@ -314,17 +281,6 @@ class LargeObjects {
       const Slot& slot = (*table)[i];
       if (slot.is_live()) f(Entry{slot.address.load_relaxed(), slot.packed});
     }
-  }
-
-  // Takes the owner's first entry from slot `next` on. False: there is none.
-  bool take_next_of(unsigned owner, std::size_t& next, Entry& out) {
-    Table* table = table_.load_relaxed();
-    for (; table != nullptr && next < table->capacity; ++next) {
-      const Slot& slot = (*table)[next];
-      const std::uintptr_t address = slot.address.load_relaxed();
-      if (slot.is_live() && Entry{address, slot.packed}.owner() == owner) return take(address, out);
-    }
-    return false;
   }
 
   // The object's mapping has `bytes` then, perhaps elsewhere.

@@ -1,5 +1,4 @@
-// Blocks whose pages have left the arena, because they grew: each is a mapping of its own. Their
-// owners are the heaps' numbers.
+// Blocks whose pages have left the arena, because they grew: each is a mapping of its own.
 #pragma once
 
 #include <cstddef>

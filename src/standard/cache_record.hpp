@@ -20,9 +20,7 @@ template <class Config>
 struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallClasses> {
   using Classes = SizeClasses<Config>;
 
-  CacheNumber number{};  ///< constant
-  /// The heap that has it, or had it last; changed under the lock
-  Atomic<HeapNumber> heap{};
+  CacheNumber number{};             ///< constant
   bool torn = false;                ///< true while the child of a fork makes its lists anew
   Atomic<std::uint32_t> inside{0};  ///< written by the owner; see HeapCall
   /// Written by the owner: os::thread_id(); 0: no thread has it

@@ -1,5 +1,4 @@
-// The cache records of all heaps of a page layer, by number; and beside each, room for what its
-// thread keeps for a heap that is not a default one.
+// The cache records of a heap, by number.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +20,10 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
   using Registry = thread::RecordRegistry<Record>;
 
  public:
-  static constexpr std::size_t kSlotBytes = 1024;
-
   constexpr explicit CacheTable(PageLayer<Config>& pages) : pages_(pages) {}
   bool start() { return records_.start(Config::kMostCaches, &pages_.arena.table_region()); }
   void destroy() {
     records_.destroy();
-    slots_.destroy();
     Registry::destroy();
     end_.store_relaxed(0);
   }
@@ -40,19 +36,12 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
   /// False for kNobody.
   bool was_used(CacheNumber number) const { return number < end() && has(number); }
 
-  /// A record of a heap, for the calling thread or an abandoned list; nullptr when there is none
-  /// left.
-  SPANALLOC_COLD Record* take(HeapNumber heap) {
+  /// For the calling thread or an abandoned list; nullptr when there is none left.
+  SPANALLOC_COLD Record* take() {
     Record* cache = Registry::take([this](bool) { return make(); });
     if (cache == nullptr) return nullptr;
     SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
                      cache->owned.are_none());
-    // A thread that claims other caches' spans looks under the lock whether a cache still is its
-    // heap's.
-    if (cache->heap.load_relaxed() != heap) {
-      LockGuard guard(cache->lock);
-      cache->heap.store_relaxed(heap);
-    }
     return cache;
   }
   SPANALLOC_COLD void give_back(Record* cache) {
@@ -69,18 +58,6 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
   /// fork_recovery.hpp. Acquire: sees the `forks` that the thread wrote when it took the cache.
   bool has_vanished(const Record& cache) const {
     return cache.thread.load_acquire() != 0 && cache.forks.load_relaxed() != forks;
-  }
-
-  /// Memory for what a cache's thread keeps for a heap that is not a default one. nullptr: there is
-  /// none.
-  void* slot_of(CacheNumber number) {
-    LockGuard guard(pages_.tables_lock);
-    const std::size_t n = index_of(number);
-    if (!slots_.start(Config::kMostCaches, &pages_.arena.table_region()) ||
-        pages_.reach_place(slots_, n).end == n) {
-      return nullptr;
-    }
-    return &slots_[n];
   }
 
   /// Forks between the first process and this one. Written while there is one thread.
@@ -107,13 +84,8 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
     return &cache;
   }
 
-  struct alignas(kCacheLine) Slot {
-    unsigned char bytes[kSlotBytes];
-  };
-
   PageLayer<Config>& pages_;
   GrowingTable<Record> records_;
-  GrowingTable<Slot> slots_;      // grown under tables_lock
   Atomic<std::uint32_t> end_{0};  // written under the registry's lock
 };
 

@@ -107,8 +107,7 @@ struct Standard {
   static constexpr std::size_t kMostThatComesBack = 32 * kMiB;
 
   // --- How many there may be on a page layer -----------------------------------------------------
-  static constexpr std::uint16_t kMostHeaps = 1024;
-  static constexpr std::uint32_t kMostCaches = 1u << 18;  // a thread has one in each of its heaps
+  static constexpr std::uint32_t kMostCaches = 1u << 18;
   /// Threads beyond these find their own spans by the records alone, which takes longer.
   static constexpr std::size_t kMostMaps = 1u << 14;
 
@@ -129,9 +128,9 @@ struct Standard {
   // --- When memory goes back to the kernel (memory_return.hpp) -----------------------------------
   // What a decay epoch does at its beginning, and then with each call of a thread that passes by.
   static constexpr std::uint32_t kCachesPerEpoch = 64;  // whose cached large spans it takes
-  static constexpr std::size_t kDrainedPerCall = 16;    // of the pools, as above
+  static constexpr std::size_t kDrainedPerCall = 16;    // of the pool, as above
   static constexpr std::size_t kPurgedPerCall = 64 * kMiB;
-  /// Near the soft limit, of the pools.
+  /// Near the soft limit, of the pool.
   static constexpr std::size_t kDrainedNearLimit = 1024;
   /// Spent on the pages of shared spans, in PartialPurge's units; half a millisecond.
   static constexpr std::size_t kPartsPurgedPerCall = 1u << 16;

@@ -66,7 +66,6 @@ class StandardEngineOf {
   }
   static bool owns(const void* p) { return thread_cache.owns(p); }
   static bool trim() { return thread_cache.trim(); }
-  /// Of the default heap, but for free memory and books, which are the page layer's.
   static standard::Inventory<Config> take_inventory() {
     return standard::Inventory<Config>(thread_cache);
   }
@@ -77,14 +76,15 @@ class StandardEngineOf {
   static void set_soft_limit(std::size_t bytes) {
     pages.memory_return.want_soft_limit(bytes);
     // At once, if that may be: else with the next slow call.
-    if (os::in_kernel_call() || !heap.is_started()) return;
+    if (os::in_kernel_call() || !pages.is_started()) return;
     const auto inside = thread_cache.enter();
     pages.memory_return.look_at_soft_limit({0});
   }
   static std::size_t soft_limit() { return pages.memory_return.soft_limit_now(); }
   static bool is_near_soft_limit() {
     if (SPANALLOC_LIKELY(!pages.arena.shortage().is_watched())) return false;
-    if (os::in_kernel_call() || !heap.is_started()) return pages.memory_return.soft_limit.is_near();
+    if (os::in_kernel_call() || !pages.is_started())
+      return pages.memory_return.soft_limit.is_near();
     const auto inside = thread_cache.enter();
     return pages.memory_return.is_near_limit();
   }
@@ -101,7 +101,7 @@ class StandardEngineOf {
 
   static void process_start() {
     heap.exit_key.prepare(heap.on_thread_exit);
-    heap.start();
+    pages.start();
   }
 
   /// The background thread's body: passes the decay epochs when no other thread does.
@@ -113,15 +113,18 @@ class StandardEngineOf {
   static constexpr void tell_layout(Inspection& out) { InspectionAccess::tell<Config>(out, pages); }
 
   // The default heap, its page layer, and the calling thread's cache for it.
-  static inline constinit Pages pages{
-      &standard::ForkRecovery<Config>::enter_child, &standard::ForkRecovery<Config>::let_go,
-      &pass_epochs_in_background, &standard::Description<Config>::describe};
+  static Pages pages;
   static inline constinit Heap heap{pages, &ThreadCache::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local ThreadCache thread_cache{heap, pages};
   // All thread-local storage of the library is at most 1,024 bytes, which check_library.py reads
   // from the file. This leaves 64 for the rest, whose variables are in six files.
   static_assert(sizeof(ThreadCache) <= 1024 - 64);
 };
+
+template <class Config>
+constinit standard::PageLayer<Config> StandardEngineOf<Config>::pages{
+    heap, &standard::ForkRecovery<Config>::enter_child, &standard::ForkRecovery<Config>::let_go,
+    &pass_epochs_in_background, &standard::Description<Config>::describe};
 
 using StandardEngine = StandardEngineOf<Standard>;
 

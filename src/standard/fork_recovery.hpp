@@ -24,7 +24,7 @@
 
 namespace spanalloc::standard {
 
-/// The page layer in whose heaps the calling thread is in a call without a cache; its signal
+/// The page layer in whose heap the calling thread is in a call without a cache; its signal
 /// handlers read it, too. Of nested calls the innermost counts: a libc function called there may
 /// use another page layer's heap (pthread_setspecific may allocate), and a handler that forks in
 /// there recovers the outer layer at once. That does no harm: the outer call works on no span then.
@@ -37,7 +37,7 @@ class ForkRecovery {
   using Heap = standard::Heap<Config>;
 
  public:
-  /// In the child, first of all. Puts the heaps right, or leaves that to the end
+  /// In the child, first of all. Puts the heap right, or leaves that to the end
   /// of the interrupted call.
   SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
@@ -95,12 +95,10 @@ class ForkRecovery {
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
     pages.caches.for_each([&](CacheRecord& cache) {
       if (!pages.caches.has_vanished(cache)) return;
-      // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits
-      // for this lock, or has had it: then the cache ended with the heap.
+      // One thread a record: after a report (let_go) there may be a second one at it.
       const LockGuard guard(pages.memory_return.purge_lock);
-      Heap* const heap = pages.heaps.find(cache.heap.load_relaxed());
-      if (heap == nullptr || !heap->is_started() || !pages.caches.has_vanished(cache)) return;
-      abandon_for_vanished_thread(pages, *heap, cache);
+      if (!pages.caches.has_vanished(cache)) return;
+      abandon_for_vanished_thread(pages, cache);
       pages.caches.give_back(&cache);
     });
   }
@@ -128,12 +126,11 @@ class ForkRecovery {
     }
     pages.arena.recover_lock();
     if (were_inside) find_what_vanished_threads_had(pages);
-    pages.heaps.for_each([](Heap& heap) { heap.leave_if_not_started(); });
-    pages.heaps.for_each([](Heap& heap) { heap.live_caches.store_relaxed(0); });
+    pages.heap.live_caches.store_relaxed(0);
     // A thread that the child starts may have the same id as a vanished one.
     pages.caches.for_each([&](CacheRecord& cache) {
       if (cache.thread.load_relaxed() == 0 || !pages.caches.is_mine(cache)) return;
-      pages.heaps[cache.heap.load_relaxed()].live_caches.fetch_add_relaxed(1);
+      pages.heap.live_caches.fetch_add_relaxed(1);
       cache.forks.store_relaxed(pages.caches.forks + 1);
     });
     ++pages.caches.forks;
@@ -148,7 +145,7 @@ class ForkRecovery {
       if (!pages.caches.has_vanished(cache)) return;
       any_left = !were_inside;
       if (!were_inside) return;
-      abandon_for_vanished_thread(pages, pages.heaps[cache.heap.load_relaxed()], cache);
+      abandon_for_vanished_thread(pages, cache);
       pages.caches.give_back(&cache);
     });
     // If a signal handler has forked meanwhile, that stays due, and all of this is done once more.
@@ -175,26 +172,20 @@ class ForkRecovery {
   }
 
   // Takes spans whose claimers vanished off their lists. Spans that vanished threads were
-  // working on are in no stack of a pool; so the pools are emptied, and ranges whose record
+  // working on are in no stack of the pool; so the pool is emptied, and ranges whose record
   // says "free" are the arena's.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
     SpanProtocol<Pages> protocol(pages);
     pages.caches.for_each([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
-    pages.heaps.for_each([](Heap& heap) {
-      if (heap.is_started()) heap.pool().stacks().forget_all();
-    });
+    pages.heap.pool().stacks().forget_all();
     pages.arena.recover_in_child();
     pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       // A thread took the range and vanished before it had a record.
       if (free || number + slices > index_of(pages.end_of_spans())) return;
       const SpanRef span = pages.span(SpanNumber{number});
       const SpanWord word = span->load_word();
-      if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
-        // The heap's destroy() was interrupted: its lists are gone, or about to go.
-        span->word.set({});
-        pages.give(span);
-      } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
-                 !pages.caches[word.owner()].owned.has(span.number, span->class_id())) {
+      if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
+          !pages.caches[word.owner()].owned.has(span.number, span->class_id())) {
         retire_current_span(pages, span);
         // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
@@ -215,15 +206,15 @@ class ForkRecovery {
   // becomes empty, whatever is on its lists. Frees into it still work: an abandoned list owns
   // it, but does not list it.
   SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
-    Heap& heap = pages.heap_of(span);
+    Heap& heap = pages.heap;
     heap.protocol().retire_for_vanished(span, heap.abandoned_lists().numbers[0]);
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
   // The span's lists hold all its free blocks: a block gets its link before it is
   // listed, and loses it after.
-  SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache,
-                                                SpanRef span) {
+  SPANALLOC_COLD static void share_current_span(Pages& pages, CacheRecord& cache, SpanRef span) {
+    Heap& heap = pages.heap;
     const ClassInfo& info = Pages::Classes::info(span->class_id());
     pages.clear_links_of_purged(span);
     std::uint32_t free = span->count_unlisted(info);
@@ -239,7 +230,7 @@ class ForkRecovery {
   }
 
   // Of a vanished thread. (Blocks of a list that the program has damaged stay out.)
-  SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, CacheRecord& cache) {
+  SPANALLOC_COLD static void return_loans(Pages& pages, CacheRecord& cache) {
     cache.loans.for_each([&](ClassId c, Loan& loan) {
       const SpanRef span = pages.span(loan.span.load_relaxed());
       const ClassInfo& info = Pages::Classes::info(c);
@@ -248,19 +239,20 @@ class ForkRecovery {
       // First: after a fork from here the child must not find them twice.
       loan.free_list().clear();
       if (length.blocks == 0 || !length.whole) return;
-      free_to_span(pages, heap, span, list, length.last, length.blocks);
+      free_to_span(pages, span, list, length.last, length.blocks);
     });
   }
   // Of a vanished thread. (Blocks that the program has written to since their free stay out.)
-  SPANALLOC_COLD static void return_kept(Pages& pages, Heap& heap, CacheRecord& cache) {
+  SPANALLOC_COLD static void return_kept(Pages& pages, CacheRecord& cache) {
     cache.magazines.take_each_of_vanished([&](Block* block) {
       const SpanRef span = pages.span_of(pages.any_slice_at(address_of(block)));
-      free_to_span(pages, heap, span, block, block, 1);
+      free_to_span(pages, span, block, block, 1);
     });
   }
   // Blocks that are on no list, linked from the newest to the oldest.
-  SPANALLOC_COLD static void free_to_span(Pages& pages, Heap& heap, SpanRef span, Block* newest,
-                                          Block* oldest, std::uint32_t count) {
+  SPANALLOC_COLD static void free_to_span(Pages& pages, SpanRef span, Block* newest, Block* oldest,
+                                          std::uint32_t count) {
+    Heap& heap = pages.heap;
     const BlockOffset first =
         as_block_offset(address_of(newest) - address_of(pages.address(span.number)));
     const auto link = [&](BlockOffset head) { oldest->link_to(pages.first_of(span, head)); };
@@ -270,18 +262,18 @@ class ForkRecovery {
 
   // Does to what other threads may reach only what the thread would do at its end. If a fork
   // interrupts this, the child does it again; steps that were done need not be done twice.
-  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, Heap& heap,
-                                                         CacheRecord& cache) {
+  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, CacheRecord& cache) {
+    Heap& heap = pages.heap;
     // A span may be in two places, if its thread was moving it.
     const auto share = [&](SpanNumber number) {
       if (number == SpanNumber::kNone) return;
       const SpanRef span = pages.span(number);
       if (span->load_word().is(cache.number, SpanState::kOwned))
-        share_current_span(pages, heap, cache, span);
+        share_current_span(pages, cache, span);
     };
     cache.owned.for_each_place(share);
-    return_loans(pages, heap, cache);
-    return_kept(pages, heap, cache);
+    return_loans(pages, cache);
+    return_kept(pages, cache);
     cache.forget_thread();
     heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();

@@ -9,7 +9,7 @@
 //                               short
 //         deallocate_by_record  all else (of no span's block: Misuse::free_unknown())
 //           deallocate_own      the thread's own span, which the map did not show
-//           deallocate_rare     another heap's span, one of one block, a thread without a record
+//           deallocate_rare     a span of one block, a thread without a record
 #pragma once
 
 #include "standard/large_blocks.hpp"
@@ -47,7 +47,7 @@ struct FreeMiss {
     // caller's block is out; keep() finds out whether it is.)
     const ClassId c = span->shown_class();
     const bool is_large = c >= Classes::kFirstLarge && c < Classes::kHuge;
-    if (!is_large || !span->begins_at(a) || pages.arena.is_short() || !thread.heap->has(span)) {
+    if (!is_large || !span->begins_at(a) || pages.arena.is_short()) {
       return cache->magazines.are_open() ? keep_own(p, thread, span)
                                          : deallocate_others(p, thread, span);
     }
@@ -84,12 +84,8 @@ struct FreeMiss {
     switch (thread.heap->protocol().free_remote(span, first, count, link)) {
       case Freed::kRefused:
         return Misuse::freed_twice(newest);
-      case Freed::kEmptied: {
-        // The record names the span's heap until somebody takes the span out of that heap's pool.
-        // (Not thread.shard(): it is this heap's.)
-        auto& home = pages.heap_of(span);
-        return home.put_in_pool(span, home.shard_of(thread.cache));
-      }
+      case Freed::kEmptied:
+        return thread.heap->put_in_pool(span, thread.shard());
       case Freed::kDone:
       case Freed::kDelayed:
         return;
@@ -138,9 +134,8 @@ struct FreeMiss {
     // this is the block's span.)
     const bool others =
         word.state() != SpanState::kFree && word.owner() != kNobody && !thread.is_mine(word);
-    if (SPANALLOC_UNLIKELY(!others || !span->is_block(address_of(p)) || !thread.heap->has(span))) {
+    if (SPANALLOC_UNLIKELY(!others || !span->is_block(address_of(p))))
       return deallocate_by_record(p, thread);
-    }
     auto* const block = static_cast<Block*>(p);
     if (seems_freed(block, thread, span, word, true)) return deallocate_suspect(p, thread, span);
     if (thread.cache->batches.add(thread, span, word, block)) return;
@@ -220,9 +215,8 @@ struct FreeMiss {
     deallocate_by_record(p, thread);
   }
 
-  // Frees a block of a span that this thread does not own: of another heap, or of one block, or as
-  // a thread without a cache record. Nothing of that is batched: the heap may be destroyed
-  // meanwhile, and such a thread has no exit hook.
+  // Frees a block of a span that this thread does not own: of one block, or as a thread without a
+  // cache record. Nothing of that is batched: such a thread has no exit hook.
   SPANALLOC_INLINE static void deallocate_rare(void* p, auto& thread, SpanRef span, SpanWord word) {
     // The word is good enough to report misuse; the protocol looks again.
     if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) Misuse::free_of_no_block(p);
@@ -232,7 +226,7 @@ struct FreeMiss {
       return deallocate_suspect(p, thread, span);
     // After that, because it may take a record: a report leaves the thread as it was.
     ThreadLife<Config>::count_lone_free(thread);
-    if (thread.cache != nullptr && word.owner() != kNobody && thread.heap->has(span))
+    if (thread.cache != nullptr && word.owner() != kNobody)
       return deallocate_others(p, thread, span);
     free_to_span(thread, span, block, block, 1);
   }

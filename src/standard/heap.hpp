@@ -6,12 +6,12 @@
 //
 // A pool is a bounded cache of spans, by size and shard, whose memory is dirty. Spans that it has
 // no room for go down to the arena. The arena merges them with their neighbours, so that memory
-// freed at one size, in one heap, serves every other. A request that the pool cannot serve looks
-// for dirty memory first: in the arena, in large spans that other threads keep, in this heap's pool
-// for other sizes, in spans whose owners have not noticed that they are empty. Then it takes clean
-// memory that needs no system call, then drains the pools of all heaps, and only then takes new
-// address space. Memory that nobody wanted for the decay time is purged by any thread that runs a
-// slow path (or by a background thread, if the user asks for it).
+// freed at one size serves every other. A request that the pool cannot serve looks for dirty memory
+// first: in the arena, in large spans that other threads keep, in the pool for other sizes, in
+// spans whose owners have not noticed that they are empty. Then it takes clean memory that needs no
+// system call, then drains the pool, and only then takes new address space. Memory that nobody
+// wanted for the decay time is purged by any thread that runs a slow path (or by a background
+// thread, if the user asks for it).
 //
 // Objects above the largest class come from the arena directly. One that grows without room behind
 // it may move out; it is a mapping of its own from then on (PageLayer::outside).
@@ -38,7 +38,7 @@ struct FreshSpan {
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
-/// Thread-safe. Callers have entered the heap (HeapCall), but for start() and what only reads.
+/// Thread-safe. Callers have entered the heap (HeapCall), but for what only reads.
 template <class Config>
 class Heap {
  public:
@@ -54,57 +54,10 @@ class Heap {
   constexpr Heap(Pages& pages, void (*thread_exit)(void*))
       : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), pool_(pages) {}
 
-  // --- Start and end -----------------------------------------------------------------------------
-
-  /// Idempotent. False: the page layer has no room for another heap, or there is no memory at all.
-  bool start() {
-    if (SPANALLOC_LIKELY(is_started())) return true;
-    return start_slow();
-  }
-  // Acquire: sees what start() wrote
-  bool is_started() const { return started_.load_acquire() != 0; }
-
-  /// Gives all spans of the heap back to the page layer, with every block that is still
-  /// out, and its caches. Nobody uses the heap or a block of it, now or later. (Other heaps
-  /// may be in use.) The caller has entered the heap (HeapCall): a fork's child finds it
-  /// whole, or completes its end.
-  void destroy() {
-    if (!is_started()) return;
-    pool_large_spans(0);
-    {
-      // Other heaps' threads come here only under this lock: to drain the pool,
-      // or claim from idle caches.
-      LockGuard guard(pages_.memory_return.purge_lock);
-      // First: from here on a fork's child goes on with it.
-      started_.store_release(0);
-      drain();
-    }
-    // Before the spans go to other heaps, because a fork's child takes the lists for true.
-    forget_lists();
-    // Spans in use are told by their words. (A free span's record may be another heap's by
-    // now.) The word is read first, with acquire: a heap that begins to use a record writes its
-    // number there before the word.
-    pages_.arena.walk([this](std::uint32_t first, std::size_t slices, bool free) {
-      const SpanRef span = pages_.span(SpanNumber{first});
-      if (free || first + slices > index_of(pages_.end_of_spans())) return;
-      if (span->word.load_acquire().state() == SpanState::kFree || !has(span)) return;
-      span->word.set({});
-      poison(pages_.address(span.number), slices << Config::kSliceBits);
-      pages_.give(span);
-    });
-    end();
-  }
-  /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a
-  /// vanished thread, or undoes a start, which is made anew.
-  void leave_if_not_started() {
-    if (is_started()) return;
-    forget_lists();
-    end();
-  }
-  /// Called by the page layer, before anybody finds the heap there.
-  void take_place(HeapNumber number, HeapStorage<Config>& storage) {
-    number_ = number;
+  /// Called by the page layer, before it is started. May be called again.
+  void begin(HeapStorage<Config>& storage) {
     pool_.start(storage.pool);
+    pool_.stacks().set_shards(os::cpu_count());
     abandoned_lists_.of_class = storage.abandoned;
   }
 
@@ -120,9 +73,6 @@ class Heap {
     }
     return false;
   }
-  HeapNumber number() const { return number_; }
-  bool has(SpanRef span) const { return owns_record(*span.record); }
-  bool owns_record(const Span& span) const { return span.heap() == number_; }
 
   // --- Taking spans ------------------------------------------------------------------------------
 
@@ -165,7 +115,7 @@ class Heap {
     }
     SPANALLOC_ASSERT(offset == 0 || info.blocks <= 1);
     if (info.blocks > 1) pages_.memory_return.count_idle(span, 0);
-    span->begin_life(info, c, address_of(pages_.address(span.number)) + info.lead + offset, number_,
+    span->begin_life(info, c, address_of(pages_.address(span.number)) + info.lead + offset,
                      fresh.zero, word);
   }
   /// begin_life() of an owned span; one whose last life was in the same class keeps its lists.
@@ -175,8 +125,7 @@ class Heap {
       begin_life(fresh, c, owned);
       return {fresh.span};
     }
-    SPANALLOC_ASSERT(has(fresh.span) && fresh.span->class_id() == c &&
-                     fresh.span->list() == ListId::kNone);
+    SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list() == ListId::kNone);
     const SpanWord was = fresh.span->load_word();
     SPANALLOC_ASSERT(was.state() == SpanState::kFree);
     fresh.span->go_on(owned);
@@ -195,7 +144,7 @@ class Heap {
   }
   /// begin_single_life() of a span whose record says all of that already.
   void begin_same_life(SpanRef span) {
-    SPANALLOC_ASSERT(has(span) && span->load_word().state() == SpanState::kFree);
+    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);
     span->word.set(kLargeInUse);
   }
 
@@ -232,7 +181,7 @@ class Heap {
         align_up(pages_.outside.with_room(least, pages_.arena.is_short()), os::page_size());
     // The span's life ends before the arena has its range, which anybody may take from there on.
     const auto end_life = [&](void* to) {
-      pages_.outside.fill(to, bytes, offset, index_of(number_));
+      pages_.outside.fill(to, bytes, offset);
       poison(pages_.address(span.number), old.count << Config::kSliceBits);
       span->word.set(SpanWord::make(kNobody, SpanState::kFree, 0));
       pages_.forget_pages_gone(span);
@@ -282,8 +231,7 @@ class Heap {
         static_cast<std::uint32_t>(min_of(index_of(pages_.caches.end()), at_most)));
     std::uint32_t claimed = 0;
     for_caches_in_turn(next, at_most, nullptr, [&](CacheRecord& other) {
-      const SpanChain chain = protocol_.claim_unnoticed_empties(
-          other.number, [&] { return other.heap.load_relaxed() == number_; });
+      const SpanChain chain = protocol_.claim_unnoticed_empties(other.number);
       put_in_pool(chain, shard);
       claimed += chain.count;
       return false;
@@ -310,8 +258,7 @@ class Heap {
             if (++looks > Config::kLooksPerLoan) return true;
             const SpanRef span = pages_.span(owned);
             if (span->shown_class() != c) return false;
-            const RemoteList list =
-                protocol_.borrow(span, lender.number, c, at_least, [&] { return has(span); });
+            const RemoteList list = protocol_.borrow(span, lender.number, c, at_least);
             if (list.first != BlockOffset::kNone) borrowed = {span, list.first, list.count};
             return list.first != BlockOffset::kNone;
           };
@@ -327,11 +274,10 @@ class Heap {
     return index_of(pages_.caches.end()) > std::size_t{abandoned_lists_.mask} + 2;
   }
 
-  /// Puts the cached large spans of a cache, if they are this heap's, into the pool.
+  /// Puts the cached large spans of a cache into the pool.
   void pool_large_spans_of(CacheRecord& cache, unsigned shard) {
     cache.large_spans.for_each([&](Span& span) {
-      if (owns_record(span) && cache.large_spans.take_away(span))
-        put_in_pool(cached_of_record(span), shard);
+      if (cache.large_spans.take_away(span)) put_in_pool(cached_of_record(span), shard);
     });
   }
   /// Puts the older half of the calling thread's cached large spans into the pool.
@@ -408,7 +354,7 @@ class Heap {
     }
   }
 
-  // --- What MemoryReturn asks for, of a started heap, under its lock -----------------------------
+  // --- What MemoryReturn asks for, under its lock ------------------------------------------------
 
   /// What is in the pool now is the last epoch's from here on; so are some of the spans that
   /// threads keep.
@@ -438,11 +384,11 @@ class Heap {
 
   // --- Caches ------------------------------------------------------------------------------------
 
-  /// A cache of this heap for the calling thread; nullptr when there is none left.
+  /// A cache for the calling thread; nullptr when there is none left.
   CacheRecord* begin_cache() {
-    if (!start()) return nullptr;
+    if (!pages_.start()) return nullptr;
     // The starting thread gets the first record: so a process with one thread writes to few pages.
-    CacheRecord* cache = pages_.caches.take(number_);
+    CacheRecord* cache = pages_.caches.take();
     if (cache == nullptr) return nullptr;
     // Acquire: the abandoned lists' numbers, for all that this cache's thread does.
     if (has_abandoned_lists_.load_acquire() == 0 && !make_abandoned_lists()) {
@@ -455,7 +401,7 @@ class Heap {
     return cache;
   }
   void end_cache(CacheRecord* cache) {
-    SPANALLOC_ASSERT(cache->heap.load_relaxed() == number_ && pages_.caches.is_mine(*cache));
+    SPANALLOC_ASSERT(pages_.caches.is_mine(*cache));
     pages_.caches.give_back(cache);
     live_caches.fetch_sub_relaxed(1);
   }
@@ -468,15 +414,6 @@ class Heap {
   Atomic<std::uint32_t> count_abandoned_due{0};
 
  private:
-  SPANALLOC_COLD bool start_slow() {
-    if (!pages_.start()) return false;
-    LockGuard guard(pages_.start_lock);
-    if (started_.load_relaxed() != 0) return true;
-    if (!pages_.heaps.enter(this)) return false;
-    pool_.stacks().set_shards(os::cpu_count());
-    started_.store_release(1);  // release: pairs with is_started()
-    return true;
-  }
   // With the first cache rather than with the heap: a process that never allocates
   // writes to no cache record.
   SPANALLOC_COLD bool make_abandoned_lists() {
@@ -487,7 +424,7 @@ class Heap {
     const std::uint32_t wanted =
         1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedList::kMost));
     for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
-      CacheRecord* cache = pages_.caches.take(number_);
+      CacheRecord* cache = pages_.caches.take();
       if (cache == nullptr) return false;
       {
         LockGuard cache_guard(cache->lock);
@@ -499,14 +436,8 @@ class Heap {
     has_abandoned_lists_.store_release(1);  // release: pairs with begin_cache()
     return true;
   }
-  // At the heap's end, under the cache's lock. An idle cache may become another heap's at any time.
-  bool is_of_this_heap(const CacheRecord& cache) const {
-    return cache.heap.load_relaxed() == number_ &&
-           (cache.thread.load_relaxed() != 0 || cache.is_abandoned_list());
-  }
-  // Calls f(cache) for threads' caches of this heap, for up to `at_most` from number `next` on,
-  // until one is true. Passes by a bounded number of abandoned lists, which have no thread, and of
-  // other heaps' caches, and `but`.
+  // Calls f(cache) for threads' caches, for up to `at_most` from number `next` on, until one is
+  // true. Passes by a bounded number of abandoned lists, which have no thread, and `but`.
   template <class F>
   void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, const CacheRecord* but, F f) {
     const std::size_t count = index_of(pages_.caches.end());
@@ -516,43 +447,10 @@ class Heap {
       const CacheNumber number{static_cast<std::uint32_t>(next++ % count)};
       if (!pages_.caches.has(number)) continue;
       CacheRecord& cache = pages_.caches[number];
-      if (cache.heap.load_relaxed() != number_ || cache.thread.load_relaxed() == 0) continue;
-      if (&cache == but) continue;
+      if (cache.thread.load_relaxed() == 0 || &cache == but) continue;
       ++looked_at;
       if (f(cache)) return;
     }
-  }
-  // Asked without the lock: true is certain. (There may be many such caches.
-  // This heap's stay its own.)
-  bool is_of_another_heap(const CacheRecord& cache) const {
-    return cache.heap.load_relaxed() != number_;
-  }
-  void forget_lists() {
-    pages_.caches.for_each([this](CacheRecord& cache) {
-      if (is_of_another_heap(cache)) return;
-      LockGuard guard(cache.lock);
-      if (!is_of_this_heap(cache)) return;
-      cache.forget();
-      cache.forget_thread();
-      cache.large_spans.forget();
-    });
-  }
-  // After the spans: while a span names a cache, nobody else may have the cache.
-  void end() {
-    pages_.outside.free_all_of(index_of(number_));
-    pages_.caches.for_each([this](CacheRecord& cache) {
-      if (is_of_another_heap(cache)) return;
-      {
-        LockGuard guard(cache.lock);
-        if (!is_of_this_heap(cache)) return;
-        cache.abandoned.end();
-      }
-      pages_.maps.clear(cache);
-      pages_.caches.give_back(&cache);  // it was not idle, and so ours until here
-    });
-    exit_key.remove();
-    LockGuard guard(pages_.memory_return.purge_lock);
-    pages_.heaps.leave(number_);
   }
   FreshSpan as_fresh(const typename Arena::Taken& taken) {
     if (taken.first == 0) return {};
@@ -565,7 +463,7 @@ class Heap {
     return fresh;
   }
   static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
-  // The span of one block that this record, one of this heap, belongs to.
+  // The span of one block that this record belongs to.
   SpanRef cached_of_record(const Span& span) {
     const std::size_t number = pages_.slice_of(span.first_block());
     return pages_.span(SpanNumber{static_cast<std::uint32_t>(number)});
@@ -654,7 +552,7 @@ class Heap {
   InUse pool_or_retire(SpanRef span, unsigned shard) {
     SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree &&
                      span->list() == ListId::kNone);
-    SPANALLOC_ASSERT(has(span) && shard < pool_.shards());  // no other stack is ever looked at
+    SPANALLOC_ASSERT(shard < pool_.shards());  // no other stack is ever looked at
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
     if (const CacheNumber owner = span->load_word().owner(); owner != kNobody) {
@@ -749,8 +647,6 @@ class Heap {
   Pages& pages_;
   Protocol protocol_;
   Pool pool_;
-  HeapNumber number_{};  // constant after start
-  Atomic<std::uint32_t> started_{0};
   // Under the page layer's start lock: how many are made so far, if memory was too short for all.
   std::uint32_t abandoned_lists_made_ = 0;
   AbandonedLists abandoned_lists_;  // constant once there is a cache

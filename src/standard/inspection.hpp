@@ -144,7 +144,7 @@ struct InspectionAccess {
     out.cache_slots = offsetof(Record, magazines) + offsetof(Magazines, blocks_);
     out.slots_stride = sizeof(Magazines::blocks_[0]);
     out.outside_before = Outside::kBeforeShift;
-    out.outside_owner = Outside::kOwnerShift;
+    out.outside_end = Outside::kEndOfBytes;
   }
 };
 

@@ -75,10 +75,10 @@ class Inventory {
   /// f(const ThreadFigures&) for each thread that has a cache of the heap. f may use the heap.
   template <class F>
   SPANALLOC_COLD void for_each_thread(F&& f) const {
-    if (!heap_.is_started()) return;
+    if (!pages_.is_started()) return;
     pages_.caches.for_each([&](Record& cache) {
       const std::uintptr_t mark = cache.thread.load_relaxed();
-      if (mark != 0 && cache.heap.load_relaxed() == heap_.number()) f(figures_of(cache, mark));
+      if (mark != 0) f(figures_of(cache, mark));
     });
   }
 
@@ -133,11 +133,9 @@ class Inventory {
       if (word.state() == SpanState::kFree) return count_waiting(word, bytes);
       // After the word, which says that the life with this class has begun. (It may be another
       // life than that of the range which the walk has seen.)
-      if (has(span)) count_in_use(span, word, bytes);
+      count_in_use(span, word, bytes);
     });
   }
-  // (A heap has a number of its own only from its first use to its end.)
-  bool has(SpanRef span) const { return heap_.is_started() && heap_.has(span); }
   SPANALLOC_COLD void count_free(std::uint32_t first, std::size_t slices) {
     const std::size_t dirty = min_of(pages_.arena.dirty_slices(first, slices), slices);
     totals.pooled_bytes += slices << Config::kSliceBits;
@@ -207,7 +205,7 @@ class Inventory {
                                    Row& row) const {
     bool found = false;
     heap_.protocol().with_shared(span, true, [&](auto&, SpanWord now) {
-      if (!heap_.has(span) || &Classes::info(span->class_id()) != &info) return;
+      if (&Classes::info(span->class_id()) != &info) return;
       found = true;
       // The word of an uncounted span counts what others have freed, of which some may be purged or
       // on its own lists by now; that of another one counts all.
@@ -226,16 +224,12 @@ class Inventory {
     return blocks;
   }
 
-  // What a thread keeps: blocks that are out for their spans, which may be another heap's (a thread
-  // of that heap has freed them: so caches of all heaps are asked).
+  // What a thread keeps: blocks that are out for their spans.
   SPANALLOC_COLD void count_kept(Record& cache) {
     cache.batches.for_each_held([&](SpanNumber number, std::uint32_t blocks) {
       if (number >= pages_.end_of_spans()) return;
-      const SpanRef span = pages_.span(number);
-      if (has(span)) add_kept(span->shown_class(), blocks);
+      add_kept(pages_.span(number)->shown_class(), blocks);
     });
-    if (!heap_.is_started()) return;
-    if (cache.heap.load_relaxed() != heap_.number()) return;
     for (unsigned c = index_of(cache.magazines.kFirst); c < Classes::kSmallClasses; ++c)
       add_kept(ClassId{c}, cache.magazines.count(ClassId{c}));
     cache.loans.for_each([&](ClassId c, Loan& loan) {
@@ -268,15 +262,12 @@ class Inventory {
     }
   }
   SPANALLOC_COLD void add_books() {
-    if (heap_.is_started()) {
-      const LargeObjectStatistics mine = pages_.outside.statistics_of(index_of(heap_.number()));
-      totals.large_bytes += mine.bytes;
-      totals.large_objects += mine.objects;
-    }
+    const LargeObjectStatistics outside = pages_.outside.statistics();
+    totals.large_bytes += outside.bytes;
+    totals.large_objects += outside.objects;
     const ArenaStatistics arena = pages_.arena.statistics();
-    const std::size_t outside = pages_.outside.statistics().bytes;
-    totals.reserved_bytes = arena.reserved_bytes + outside;
-    totals.opened_bytes = arena.opened_bytes + outside;
+    totals.reserved_bytes = arena.reserved_bytes + outside.bytes;
+    totals.opened_bytes = arena.opened_bytes + outside.bytes;
     totals.decommitted_bytes = arena.decommitted_bytes;
     totals.metadata_bytes = arena.table_bytes + records_bytes();
     totals.growths = arena.growths;

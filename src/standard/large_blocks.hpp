@@ -68,8 +68,9 @@ struct LargeBlocks {
   /// much.
   SPANALLOC_COLD static void* take_own_span(auto& thread, Request request, const Fill& fill) {
     Heap& heap = *thread.heap;
-    if (request.bytes > kMaxRequest || request.alignment > kMaxRequest || !heap.start())
+    if (request.bytes > kMaxRequest || request.alignment > kMaxRequest || !thread.pages->start()) {
       return nullptr;
+    }
     const SliceCount slices = slices_for(max_of(request.bytes, 1));
     const std::size_t multiple = slices_for(request.alignment).count;
     const auto take = [&] {

@@ -89,7 +89,7 @@ struct MallocMiss {
       if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested({n}, fill);
       free_put_off(thread);
       const auto inside = thread.enter_miss();
-      return thread.heap->start() ? Large::take(thread, c, {n}, fill) : nullptr;
+      return thread.pages->start() ? Large::take(thread, c, {n}, fill) : nullptr;
     }
     void* p = nullptr;
     Refilled refilled = Refilled::kBlocks;

@@ -69,7 +69,7 @@ class MapTable {
     ThreadMap* map = cache.map.load_acquire();  // acquire: the table is open so far
     if (map != nullptr) hide(*map, span, *span.record);
   }
-  /// All spans have left the cache; its thread has vanished, or is done with the heap.
+  /// All spans have left the cache; its thread has vanished.
   SPANALLOC_COLD void clear(Record& cache) {
     ThreadMap* map = cache.map.load_relaxed();
     const bool whole_pages = sizeof(Place) % os::page_size() == 0;

@@ -1,4 +1,4 @@
-// Where is decided that memory goes back to the kernel, for all heaps of a page layer.
+// Where is decided that memory goes back to the kernel, for a page layer and its heap.
 //
 //   when                                             what goes
 //   a decay epoch ends (purge_if_due)                what nobody has wanted through a whole epoch
@@ -18,8 +18,8 @@
 // Memory is *purged* here; decommitting, which a limit on address space asks for, is the arena's
 // (CoalescingArena::look_at_limit and give), and so is what it does with memory that it has half
 // taken. Blocks outside the arena go back when they are freed, by LargeObjects; the map of a thread
-// that has ended or vanished by MapTable::clear; what NestedBlocks keeps at malloc_trim. Heaps are
-// asked to let go of what they keep: Heap::begin_epoch, drain_last_epochs, pool_all_unused, drain.
+// that has vanished by MapTable::clear; what NestedBlocks keeps at malloc_trim. The heap is asked
+// to let go of what it keeps: Heap::begin_epoch, drain_last_epochs, pool_all_unused, drain.
 #pragma once
 
 #include <cstddef>
@@ -94,10 +94,11 @@ class MemoryReturn {
     if (SPANALLOC_UNLIKELY(wanted != 0)) do_before_malloc(wanted, exited);
   }
   /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to
-  /// do. False: no thread of the program uses a heap any more. Then it ends, and a later
+  /// do. False: no thread of the program uses the heap any more. Then it ends, and a later
   /// before_malloc() starts another.
   SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
-    if (live_caches() == 0) {
+    const auto& live_caches = pages_.heap.live_caches;
+    if (live_caches.load_relaxed() == 0) {
       background_.store_release(0);
       return false;
     }
@@ -106,7 +107,8 @@ class MemoryReturn {
     const std::uint64_t longer =
         idle < 3 ? epoch : min_of(epoch << min_of(idle - 2, 4), Config::kLongestWaitMs);
     // In parts, so that it ends soon after the program's last thread, however long an epoch is.
-    for (std::uint64_t left = max_of(longer, epoch); left != 0 && live_caches() != 0;) {
+    for (std::uint64_t left = max_of(longer, epoch);
+         left != 0 && live_caches.load_relaxed() != 0;) {
       const std::uint64_t part = min_of(left, Config::kLongestWaitMs);
       os::sleep_ms(part);
       left -= part;
@@ -133,7 +135,7 @@ class MemoryReturn {
     purge_cursor_ = 0;
     const std::size_t before = given_back_.load_relaxed();
     purge_shared(Which::kAll, SIZE_MAX);
-    drain_pools();
+    pages_.heap.drain();
     const bool purged = pages_.arena.purge(false) != 0 || given_back_.load_relaxed() != before;
     dirty_bound.dirty_is(0);
     pages_.arena.look_at_limit();
@@ -340,7 +342,7 @@ class MemoryReturn {
 
   // --- When memory is out ------------------------------------------------------------------------
 
-  /// For when the arena has no range of this size at hand. Drains the pools into it and takes more
+  /// For when the arena has no range of this size at hand. Drains the pool into it and takes more
   /// memory from the system; if that is refused, tries everything else. That second time no other
   /// thread may drain, purge or decommit: what it holds would be missing.
   SPANALLOC_COLD auto take_anyhow(SliceCount slices, std::size_t alignment) {
@@ -349,7 +351,7 @@ class MemoryReturn {
     typename Arena::Taken taken;
     if (!arena.was_refused(slices.count, alignment)) {
       if (purge_lock.try_lock()) {
-        drain_pools();
+        pages_.heap.drain();
         purge_lock.unlock();
       }
       taken =
@@ -357,10 +359,8 @@ class MemoryReturn {
     }
     if (taken.first == 0 && slices.count < arena.capacity() && alignment < arena.capacity()) {
       LockGuard guard(purge_lock);
-      for_each_started_heap([](auto& heap) {
-        heap.pool_all_unused(0);
-        heap.drain();
-      });
+      pages_.heap.pool_all_unused(0);
+      pages_.heap.drain();
       taken = arena.take_growing(slices.count, alignment, pages_.records_reach(),
                                  Arena::Effort::kDecommit);
     }
@@ -382,21 +382,11 @@ class MemoryReturn {
   IdleBound slack_bound;
   SoftLimit soft_limit;  ///< written under purge_lock
   SoftLimitCallback callback;
-  /// Held to purge or to age memory; and while a heap ends.
+  /// Held to purge or to age memory, and while a vanished thread's spans are abandoned.
   WakingLock purge_lock;
 
  private:
   friend struct MemoryReturnTestAccess;
-
-  template <class F>
-  void for_each_started_heap(F f) {
-    pages_.heaps.for_each([&](auto& heap) {
-      if (heap.is_started()) f(heap);
-    });
-  }
-  SPANALLOC_COLD void drain_pools() {
-    for_each_started_heap([](auto& heap) { heap.drain(); });
-  }
 
   // Under the page layer's start lock. What the program has set already counts for more than the
   // option.
@@ -530,7 +520,7 @@ class MemoryReturn {
   }
   // One step of the decay clock, under purge_lock. An epoch is half the decay time. Each call does
   // a bounded part of the epoch, and the next call goes on. In an epoch
-  //   - the pools' older spans go to the arena;
+  //   - the pool's older spans go to the arena;
   //   - ranges that were free there in the last epoch, and still are, are purged (with a decay time
   //     of 0 all that are free);
   //   - pages without a live block are purged, of shared spans in which no block was freed since
@@ -538,7 +528,7 @@ class MemoryReturn {
   // At the epoch's end the ranges that are free become old. So dirty memory that no thread wants is
   // purged after half the decay time at least, and after all of it at most, if threads come by.
   //
-  // Near the soft limit an epoch also takes from threads what they do not use. The pools' spans go
+  // Near the soft limit an epoch also takes from threads what they do not use. The pool's spans go
   // to the arena at any age. Shared spans are purged if a 16th of their blocks was freed since the
   // last purge. Free ranges still wait for their age, but for the excess over the limit: the
   // largest ranges go for that. `coming`: bytes that are about to be held, which count as held.
@@ -551,17 +541,14 @@ class MemoryReturn {
         adopt_limit(now);
         note_held(held_bytes() + coming);
       }
-      if (soft_limit.is_near()) for_each_started_heap([](auto& heap) { heap.pool_all_unused(0); });
-      for_each_started_heap([](auto& heap) { heap.begin_epoch(); });
+      if (soft_limit.is_near()) pages_.heap.pool_all_unused(0);
+      pages_.heap.begin_epoch();
       pages_.arena.look_at_limit();
     }
     const bool all = soft_limit.is_near();
     const std::size_t most_drained = all ? Config::kDrainedNearLimit : Config::kDrainedPerCall;
-    std::size_t cost = 0;
-    for_each_started_heap([&](auto& heap) {
-      const std::size_t left = most_drained - min_of(cost, most_drained);
-      cost += all ? heap.drain(left) : heap.drain_last_epochs(left);
-    });
+    const std::size_t cost =
+        all ? pages_.heap.drain(most_drained) : pages_.heap.drain_last_epochs(most_drained);
     constexpr std::size_t kMost = Config::kPurgedPerCall / Classes::kSlice;
     const std::size_t slices = pages_.arena.purge(decay_ms_ != 0, kMost);
     given_back_.fetch_add_relaxed(slices << Config::kSliceBits);
@@ -585,11 +572,9 @@ class MemoryReturn {
 
   // Purges pages of shared spans on which no block is out: of all shared spans, of those in which
   // nothing was freed since the last epoch, or of those in which much was. Goes on from the cursor
-  // until the cost reaches `at_most`. True: it came to the end. Goes through the records of all
-  // heaps, because lists change while nobody holds their locks.
-  //
-  // Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun
-  // is not started. A record says who owns its span; that is asked again under the owner's lock.
+  // until the cost reaches `at_most`. True: it came to the end. Goes through all records, because
+  // lists change while nobody holds their locks. A record says who owns its span; that is asked
+  // again under the owner's lock. Under purge_lock.
   enum class Which { kAged, kNear, kAll };
   SPANALLOC_COLD bool purge_shared(Which which, std::size_t at_most) {
     const std::size_t end = index_of(pages_.end_of_spans());
@@ -605,8 +590,6 @@ class MemoryReturn {
       if (!pages_.has_record(number)) continue;
       const SpanRef span = pages_.span(number);
       protocol.with_shared(span, which != Which::kAged, [&](auto& cache, SpanWord word) {
-        const auto* owner = pages_.heaps.find(span->heap());
-        if (owner == nullptr || !owner->is_started()) return;
         // The number of blocks out only falls while the span is shared.
         // (`uncounted`: by others' frees only.)
         const std::uint32_t out = word.outstanding() - span->uncollected();
@@ -706,11 +689,6 @@ class MemoryReturn {
   void let_go_of_purge_lock() {
     purge_lock.unlock();
     if (SPANALLOC_UNLIKELY(parts_left_.fetch_add_acq_rel(0) != 0)) purge_for_bound(0);
-  }
-  SPANALLOC_COLD std::size_t live_caches() {
-    std::size_t count = 0;
-    pages_.heaps.for_each([&](auto& heap) { count += heap.live_caches.load_relaxed(); });
-    return count;
   }
 
   Pages& pages_;

@@ -25,8 +25,6 @@ enum class SpanNumber : std::uint32_t { kNone = 0 };
 enum class CacheNumber : std::uint32_t {};
 /// A size class; see size_classes.hpp.
 enum class ClassId : std::uint32_t { kNone = 0 };
-/// A heap of a page layer.
-enum class HeapNumber : std::uint16_t {};
 /// A block, by its offset in its span in quanta, plus one: no division, and never 0.
 enum class BlockOffset : std::uint32_t { kNone = 0 };
 

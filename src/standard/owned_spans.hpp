@@ -59,7 +59,7 @@ class OwnedSpans {
   void make_current(auto& thread, ClassId c, SpanRef span) {
     // One current span a class
     SPANALLOC_ASSERT(current(c) == SpanNumber::kNone);
-    SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && thread.heap->has(span));
+    SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()));
     set_current(thread, c, span);
     classes_[index_of(c) / 64] |= bit_of(c);
     thread.pages->maps.show(*thread.map, span, *span.record);
@@ -225,7 +225,7 @@ class OwnedSpans {
   // list or were never carved. leave(): takes it out of its place.
   template <class Leave>
   static void share(auto& thread, SpanRef span, std::uint32_t free_blocks, Leave&& leave) {
-    SPANALLOC_ASSERT(thread.pages->is_mine(thread.cache->number) && thread.heap->has(span) &&
+    SPANALLOC_ASSERT(thread.pages->is_mine(thread.cache->number) &&
                      thread.is_owned_here(span->load_word()));
     const Freed now =
         thread.heap->protocol().owned_to_shared(span, thread.cache->number, free_blocks);

@@ -1,7 +1,6 @@
-// The memory that heaps share: the arena with its records, and tables of caches, heaps and maps.
+// The memory of a heap: the arena with its records, and tables of caches and maps.
 //
-// Up to kMostHeaps heaps share a page layer's memory: what one gives back serves all. A process has
-// one page layer for its default heaps; tests own theirs.
+// A process has one page layer for each engine's default heap; tests own theirs.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 #include "os/os.hpp"
 #include "standard/blocks_outside.hpp"
 #include "standard/cache_table.hpp"
-#include "standard/heap_table.hpp"
+#include "standard/heap_storage.hpp"
 #include "standard/map_table.hpp"
 #include "standard/memory_return.hpp"
 #include "standard/partial_purge.hpp"
@@ -34,20 +33,20 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   /// A fork's child calls `put_right` first of all; a thread calls `at_misuse` before it reports a
   /// misuse; see fork_recovery.hpp. `background`: the body of the background thread, if there may
   /// be one: such a layer is never destroyed. `tell`: see description.hpp.
-  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*),
-                               void (*at_misuse)(thread::ForkWatch*) = nullptr,
-                               void (*background)() = nullptr,
-                               bool (*tell)(thread::ForkWatch*, const void*,
-                                            os::AddressFacts&) = nullptr)
+  constexpr PageLayer(Heap& its_heap, void (*put_right)(thread::ForkWatch*),
+                      void (*at_misuse)(thread::ForkWatch*) = nullptr,
+                      void (*background)() = nullptr,
+                      bool (*tell)(thread::ForkWatch*, const void*, os::AddressFacts&) = nullptr)
       : thread::ForkWatch{put_right, at_misuse, tell},
+        heap(its_heap),
         memory_return(*this, background),
         caches(*this),
-        heaps(*this),
         maps(*this) {}
 
   // --- Start and end -----------------------------------------------------------------------------
 
-  /// Finds places for the arena and the tables; idempotent. False: no address space, or no memory.
+  /// Finds places for the arena and the tables, and begins the heap; idempotent. False: no address
+  /// space, or no memory.
   bool start() {
     if (SPANALLOC_LIKELY(is_started())) return true;
     return start_slow();
@@ -55,14 +54,15 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   // Acquire: the tables' addresses
   bool is_started() const { return started_.load_acquire() != 0; }
 
-  /// Gives all memory back. Its heaps have been destroyed, and nobody uses it.
+  /// Gives all memory back, with every block that is still out. Nobody uses the heap or a block of
+  /// it, now or later, and no thread that has used it is about to end.
   void destroy() {
     thread::unwatch_forks(*this);
     Spans::destroy();
     outside.destroy();
     caches.destroy();
     maps.destroy();
-    heaps.destroy();
+    storage_.destroy();
     started_.store_relaxed(0);
   }
 
@@ -129,8 +129,6 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   void set_torn(CacheNumber number, bool torn) { caches[number].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
-  /// The heap that a span in use belongs to.
-  Heap& heap_of(SpanRef span) { return heaps[span->heap()]; }
   /// Makes place n of a table beside the arena. If it is refused memory, decommits the arena's free
   /// memory and tries again.
   template <class Table>
@@ -140,12 +138,12 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     return refused && memory_return.make_room_for_table() ? table.reach(n, n + 1) : reach;
   }
 
-  // --- Shared by the heaps -----------------------------------------------------------------------
+  // --- What it consists of -----------------------------------------------------------------------
 
+  Heap& heap;
   BlocksOutside<Config> outside;
   MemoryReturn<Config> memory_return;
   CacheTable<Config> caches;
-  HeapTable<Config> heaps;
   MapTable<Config> maps;
   // For a fork's child; see fork_recovery.hpp.
   /// Calls that have entered a heap without a cache,
@@ -158,8 +156,8 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   Atomic<std::uint32_t> recovery_is_due{0};
   bool lists_repaired = false;     ///< in a child, before its recovery
   bool may_open_magazines = true;  ///< constant after start()
-  WakingLock start_lock;           ///< guards the start of the layer, and of each heap
-  WakingLock tables_lock;          ///< guards changes of `heaps` and `maps`, and slots of `caches`
+  WakingLock start_lock;           ///< guards the start of the layer, and the heap's first cache
+  WakingLock tables_lock;          ///< guards changes of `maps`
 
  private:
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
@@ -174,13 +172,30 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     LockGuard guard(start_lock);
     if (started_.load_relaxed() != 0) return true;
     link_key.choose(os::random_bits());
-    if (!Spans::start() || !caches.start()) return false;
+    if (!Spans::start() || !caches.start() || !begin_heap()) return false;
     memory_return.start();
     may_open_magazines = os::option_switch("MAGAZINES", true);
     started_.store_release(1);  // release: pairs with is_started()
     return true;
   }
 
+  SPANALLOC_COLD bool begin_heap() {
+    // The second place is for a foreign mapping in the first one.
+    if (!storage_.start(kPlaces, arena.table_region())) return false;
+    TableReach reach;
+    for (std::size_t n = 0; n < kPlaces; n = reach.next) {
+      reach = storage_.reach(n, n + 1);
+      if (reach.end != n) {
+        heap.begin(storage_[n]);
+        return true;
+      }
+      if (reach.next == n) break;
+    }
+    return false;
+  }
+
+  static constexpr std::size_t kPlaces = 2;
+  FrontedTable<HeapStorage<Config>, 1> storage_;  // grown under start_lock
   Atomic<std::uint32_t> started_{0};
 };
 

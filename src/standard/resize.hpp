@@ -1,5 +1,4 @@
-// What a thread asks about a block that is out: its size, its heap, and to make it larger or
-// smaller.
+// What a thread asks about a block that is out: its size, and to make it larger or smaller.
 #pragma once
 
 #include "standard/large_blocks.hpp"
@@ -45,8 +44,7 @@ struct Resize {
 
   static bool owns(auto& thread, const void* p) {
     const Location at = Location::of(p, *thread.pages);
-    return at.in_span ? thread.heap->has(at.span)
-                      : thread.pages->outside.has(p, index_of(thread.heap->number()));
+    return at.in_span || thread.pages->outside.usable_size(p) != 0;
   }
 
   template <LeavesAlone Policy>
@@ -72,7 +70,7 @@ struct Resize {
     if (Policy::leaves_alone(n, usable)) return {p, usable};
     if (n > kMaxRequest || n <= Config::kMaxSmall) return {nullptr, usable};
     const auto inside = thread.enter();
-    return {resize_large(pages, at.span, n, Large::slices_of(pages, c, at.span)), usable};
+    return {resize_large(thread, at.span, n, Large::slices_of(pages, c, at.span)), usable};
   }
 
  private:
@@ -177,8 +175,9 @@ struct Resize {
 
   // Resizes the block of a span of one block, of `old` slices: by slices behind it, or its pages
   // move out of the arena.
-  static void* resize_large(Pages& pages, SpanRef span, std::size_t n, SliceCount old) {
-    Heap& home = pages.heap_of(span);
+  static void* resize_large(auto& thread, SpanRef span, std::size_t n, SliceCount old) {
+    Pages& pages = *thread.pages;
+    Heap& heap = *thread.heap;
     const std::size_t offset = Large::Place::offset_of(span->first_block());
     const SliceCount slices = Large::slices_for(offset + n);
     // If the block begins late in its first slice, the class that has as many slices.
@@ -191,8 +190,8 @@ struct Resize {
     if (keeps_its_room(span, slices, old)) {
       span->asked = static_cast<std::uint32_t>(max_of(slices.count, span->asked));
     } else {
-      if (!resize_where_it_stands(pages, home, span, c, slices, old)) {
-        return may_move ? home.move_out(span, old, n) : nullptr;
+      if (!resize_where_it_stands(pages, heap, span, c, slices, old)) {
+        return may_move ? heap.move_out(span, old, n) : nullptr;
       }
       const std::size_t gone =
           pages.memory_return.purge_slack(span, pages.address(span.number) + offset, n, true);
@@ -214,13 +213,13 @@ struct Resize {
     return slices.count + max_of(span->asked / 8, 1) >= span->asked;
   }
 
-  static bool resize_where_it_stands(Pages& pages, Heap& home, SpanRef span, ClassId c,
+  static bool resize_where_it_stands(Pages& pages, Heap& heap, SpanRef span, ClassId c,
                                      SliceCount slices, SliceCount old) {
     // In this order, because a fork's child may find the span in between: its class
     // then says less than it has.
     const ClassId before = span->class_id();
     if (slices < old) change_class(pages, span, c);
-    const bool fits = slices == old || home.resize_in_place(span, old, slices);
+    const bool fits = slices == old || heap.resize_in_place(span, old, slices);
     // (If it could not grow, it is as it was.)
     if (fits || slices < old) change_class(pages, span, fits ? c : before);
     return fits;

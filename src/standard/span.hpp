@@ -46,9 +46,6 @@ class alignas(kCacheLine) Span : public FreeTarget {
   ClassId class_id() const { return ClassId{static_cast<std::uint8_t>(size_class_)}; }
   /// That of the latest life, for statistics and guesses of other threads
   ClassId shown_class() const { return ClassId{shown_class_.load_relaxed()}; }
-  /// The heap that has the span: constant while it is not free, and until a thread takes it out of
-  /// that heap's pool
-  HeapNumber heap() const { return heap_.load_relaxed(); }
   /// log2 of the span's slices if it has several blocks, else 0; constant while the span is not
   /// free, and equal in the records of all its slices
   unsigned order() const { return order_; }
@@ -77,13 +74,12 @@ class alignas(kCacheLine) Span : public FreeTarget {
   void set_order(std::uint8_t order) { order_ = order; }
   /// Begins a life; from the word on the span is in use. No block is carved; a span of one block
   /// has it at `first`.
-  void begin_life(const ClassInfo& info, ClassId c, std::uintptr_t first, HeapNumber heap,
-                  bool zero, SpanWord word_of_life) {
+  void begin_life(const ClassInfo& info, ClassId c, std::uintptr_t first, bool zero,
+                  SpanWord word_of_life) {
     const bool single = info.blocks <= 1;
     blocks_.set(first, single ? 1 : info.magic, single ? 1 : 0);
     shown_.set(blocks_);
     change_class(c, info);
-    heap_.store_relaxed(heap);
     zero_ = zero;
     asked = 0;
     carved_.store_relaxed(0);
@@ -272,7 +268,6 @@ class alignas(kCacheLine) Span : public FreeTarget {
   Atomic<std::uint8_t> shown_class_;
   Plain<bool> uncounted_;
   std::uint8_t place_;
-  Atomic<HeapNumber> heap_;
 
  public:
   /// The pool's stack that the free span is in: the next span there

@@ -100,19 +100,15 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// Any thread, on a pool miss or in malloc_trim: claims the spans on a cache's delayed list that
   /// are empty already, because their owner may not run for long. Does not wait for a busy lock.
-  /// Asks `may_claim` under the lock: the cache may have become another heap's.
-  template <class MayClaim>
-  SpanChain claim_unnoticed_empties(CacheNumber owner, MayClaim&& may_claim) {
+  SpanChain claim_unnoticed_empties(CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
     SpanChain emptied;
     if (cache.has_delayed.load_relaxed() == 0 || !cache.lock.try_lock()) return emptied;
-    if (may_claim()) {
-      for_each_on(cache.delayed, [&](SpanRef span) {
-        if (!claim_if_empty(span)) return;
-        unlink(cache, span);
-        chain(emptied, span);
-      });
-    }
+    for_each_on(cache.delayed, [&](SpanRef span) {
+      if (!claim_if_empty(span)) return;
+      unlink(cache, span);
+      chain(emptied, span);
+    });
     Base::unlock_cache(cache);
     return emptied;
   }
@@ -126,10 +122,8 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// Any thread but the owner: takes the remote list of a span that cache `owner` owns, if the span
   /// is of class c and the list has at least so many blocks, which go on counting as out. Does not
-  /// wait for a busy lock; asks `may_borrow` under it.
-  template <class MayBorrow>
-  RemoteList borrow(SpanRef span, CacheNumber owner, ClassId c, std::uint32_t at_least,
-                    MayBorrow&& may_borrow) {
+  /// wait for a busy lock.
+  RemoteList borrow(SpanRef span, CacheNumber owner, ClassId c, std::uint32_t at_least) {
     Lists& cache = pages_.cache(owner);
     const std::uint32_t capacity = pages_.capacity(c);
     const auto is_worth_it = [&](SpanWord word) {
@@ -139,7 +133,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     RemoteList list;
     // Acquire: the class was written before the word said owned. It stays while the word says so,
     // since the owner gives up a current span only under this lock.
-    if (is_worth_it(span->word.load_acquire()) && span->class_id() == c && may_borrow()) {
+    if (is_worth_it(span->word.load_acquire()) && span->class_id() == c) {
       list = span->word.take_remotes(capacity);
     }
     Base::unlock_cache(cache);

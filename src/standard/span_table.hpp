@@ -2,7 +2,7 @@
 // back.
 //
 // There is one base address and one table, so that any pointer leads to its span's record by one
-// subtraction and one comparison, whichever heap it belongs to; the record names the heap.
+// subtraction and one comparison.
 #pragma once
 
 #include <cstddef>

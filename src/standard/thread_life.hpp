@@ -100,10 +100,10 @@ struct ThreadLife {
 
   // --- Giving back -------------------------------------------------------------------------------
 
-  /// Gives back what this thread and the pools hold without need. False: there was nothing.
+  /// Gives back what this thread and the pool hold without need. False: there was nothing.
   SPANALLOC_COLD static bool trim(auto& thread) {
     auto& heap = *thread.heap;
-    if (!heap.is_started()) return false;
+    if (!thread.pages->is_started()) return false;
     SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     const auto inside = thread.enter();
     // To count them with

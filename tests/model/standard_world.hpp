@@ -90,7 +90,7 @@ class StandardWorldOf {
     SpinLockTestAccess::begin_first_generation();
     standard::inside_without_cache.store_relaxed(nullptr);  // a failure may have come in a call
     per_thread_storage(&standard::inside_without_cache, sizeof(standard::inside_without_cache));
-    if (!heap_.start()) fail("no memory to start with");
+    if (!pages_.start()) fail("no memory to start with");
     name_variables();
   }
 
@@ -267,8 +267,8 @@ class StandardWorldOf {
     }
   }
 
-  Pages pages_{&standard::ForkRecovery<Config>::enter_child,
-               &standard::ForkRecovery<Config>::let_go, nullptr};
+  Pages pages_{heap_, &standard::ForkRecovery<Config>::enter_child,
+               &standard::ForkRecovery<Config>::let_go};
   Heap heap_{pages_, &ThreadCache::on_thread_exit};
   ThreadCache caches_[kMaxThreads] = {
       {heap_, pages_}, {heap_, pages_}, {heap_, pages_}, {heap_, pages_}};

@@ -73,14 +73,14 @@ class Program {
     blocks.clear();
   }
   ~Program() {
-    for (const Block& b : blocks) owned_.heap.deallocate(b.memory);
+    for (const Block& b : blocks) owned_.deallocate(b.memory);
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   bool has_room(std::size_t size) const { return live_ + size <= limit_; }
   void take(std::size_t size) {
-    auto* memory = static_cast<char*>(owned_.heap.allocate(size));
+    auto* memory = static_cast<char*>(owned_.allocate(size));
     ASSERT_NE(memory, nullptr);
     for (std::size_t at = 0; at < size; at += kPage) memory[at] = 1;
     memory[size - 1] = 1;
@@ -101,7 +101,7 @@ class Program {
         blocks[kept++] = b;
       } else {
         live_ -= b.size;
-        owned_.heap.deallocate(b.memory);
+        owned_.deallocate(b.memory);
       }
     }
     blocks.resize(kept);
@@ -216,7 +216,7 @@ class MemoryBoundTest : public testing::Test {
     if (test::kEmulated) GTEST_SKIP() << "an emulator has memory of its own";
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     owned = std::make_unique<test::OwnedHeap<>>();
-    owned->heap.deallocate(owned->heap.allocate(1));  // its tables
+    owned->deallocate(owned->allocate(1));  // its tables
   }
   void start() { before_ = resident(); }
   std::size_t taken() const {
@@ -235,7 +235,7 @@ class MemoryBoundTest : public testing::Test {
              threads * MemoryBound::kThread + MemoryBound::kProcess;
     };
     const std::size_t at_once = taken();
-    owned->heap.trim();
+    owned->trim();
     const std::size_t at_rest = taken();
     std::printf(
         "%s, %zu MiB live: %.1f times as much at once (bound %.0f), %.1f after trim (bound %.0f)\n",
@@ -249,11 +249,11 @@ class MemoryBoundTest : public testing::Test {
     const auto& info = Classes::kTable[c];
     for (unsigned round = 0; round < 3; ++round) {
       for (unsigned i = 0; i + 1 < info.blocks; ++i) blocks[i] = allocate_written(info.block_size);
-      for (unsigned i = 0; i + 1 < info.blocks; ++i) owned->heap.deallocate(blocks[i]);
+      for (unsigned i = 0; i + 1 < info.blocks; ++i) owned->deallocate(blocks[i]);
     }
   }
   void* allocate_written(std::size_t size) {
-    auto* memory = static_cast<char*>(owned->heap.allocate(size));
+    auto* memory = static_cast<char*>(owned->allocate(size));
     EXPECT_NE(memory, nullptr);
     for (std::size_t at = 0; at < size; at += kPage) memory[at] = 1;
     return memory;
@@ -300,7 +300,7 @@ TEST_F(MemoryBoundTest, Drawn) {
   const std::uint64_t count = seeds != nullptr ? std::strtoull(seeds, nullptr, 10) : usual;
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     owned = std::make_unique<test::OwnedHeap<>>();
-    owned->heap.deallocate(owned->heap.allocate(1));
+    owned->deallocate(owned->allocate(1));
     drive(("drawn from seed " + std::to_string(seed)).c_str(),
           [=](Program& program) { draw(program, seed); });
   }
@@ -336,7 +336,7 @@ TEST_F(MemoryBoundTest, SeveralThreads) {
 TEST_F(MemoryBoundTest, WhatAThreadKeeps) {
   for (const unsigned count : {1u, 4u, 16u, 64u}) {
     owned = std::make_unique<test::OwnedHeap<>>();
-    owned->heap.deallocate(owned->heap.allocate(1));
+    owned->deallocate(owned->allocate(1));
     std::vector<std::vector<void*>> blocks(count);
     for (auto& mine : blocks) mine.resize(Classes::kTable[1].blocks);
     std::barrier<> gate(count + 1);
@@ -353,7 +353,7 @@ TEST_F(MemoryBoundTest, WhatAThreadKeeps) {
     gate.arrive_and_wait();
     gate.arrive_and_wait();
     const std::size_t at_once = taken();
-    owned->heap.trim();
+    owned->trim();
     const std::size_t at_rest = taken();
     std::printf(
         "%u threads that hold nothing: %.0f KiB each at once, %.0f after trim (bound %zu)\n", count,
@@ -371,20 +371,20 @@ TEST_F(MemoryBoundTest, WhatAThreadGathers) {
     constexpr std::size_t kSpans = 400;
     std::vector<void*> blocks(kSpans * info.blocks);
     owned = std::make_unique<test::OwnedHeap<>>();
-    owned->heap.deallocate(owned->heap.allocate(1));
+    owned->deallocate(owned->allocate(1));
     start();
     for (void*& p : blocks) p = allocate_written(size);
     std::barrier<> gate(2);
     std::jthread other([&] {
-      owned->heap.deallocate(owned->heap.allocate(1));  // it has a thread cache, so it gathers
+      owned->deallocate(owned->allocate(1));  // it has a thread cache, so it gathers
       for (std::size_t i = 0; i < blocks.size(); ++i) {
-        if (i % info.blocks != 0) owned->heap.deallocate(blocks[i]);
+        if (i % info.blocks != 0) owned->deallocate(blocks[i]);
       }
       gate.arrive_and_wait();
       gate.arrive_and_wait();
     });
     gate.arrive_and_wait();
-    owned->heap.trim();
+    owned->trim();
     const std::size_t live = kSpans * size;
     std::printf("a thread that has freed another's blocks of %zu KiB holds %.1f MiB (bound %zu)\n",
                 size / kKiB, static_cast<double>(taken() - live) / kMiB,
@@ -397,7 +397,7 @@ TEST_F(MemoryBoundTest, WhatAThreadGathers) {
     }
     gate.arrive_and_wait();
     other.join();
-    for (std::size_t i = 0; i < blocks.size(); i += info.blocks) owned->heap.deallocate(blocks[i]);
+    for (std::size_t i = 0; i < blocks.size(); i += info.blocks) owned->deallocate(blocks[i]);
   }
 }
 
@@ -407,16 +407,16 @@ TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
   const std::size_t a_span = Classes::info(Classes::of(kSize)).blocks;
   std::vector<void*> blocks(kThreads * kSpans * a_span);
   owned = std::make_unique<test::OwnedHeap<>>();
-  owned->heap.deallocate(owned->heap.allocate(1));
+  owned->deallocate(owned->allocate(1));
   std::barrier<> gate(kThreads + 1);
   std::vector<std::jthread> threads;
   for (std::size_t k = 0; k < kThreads; ++k) {
     threads.emplace_back([&, k] {
-      owned->heap.deallocate(owned->heap.allocate(1));  // it has a thread cache, so it gathers
-      gate.arrive_and_wait();                           // all threads stand
-      gate.arrive_and_wait();                           // the blocks do
+      owned->deallocate(owned->allocate(1));  // it has a thread cache, so it gathers
+      gate.arrive_and_wait();                 // all threads stand
+      gate.arrive_and_wait();                 // the blocks do
       for (std::size_t i = 0; i < kSpans * a_span; ++i) {
-        if (i % a_span != 0) owned->heap.deallocate(blocks[k * kSpans * a_span + i]);
+        if (i % a_span != 0) owned->deallocate(blocks[k * kSpans * a_span + i]);
       }
       gate.arrive_and_wait();
       gate.arrive_and_wait();
@@ -427,7 +427,7 @@ TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
   for (void*& p : blocks) p = allocate_written(kSize);
   gate.arrive_and_wait();
   gate.arrive_and_wait();
-  owned->heap.trim();
+  owned->trim();
   const std::size_t live = kThreads * kSpans * kSize;
   std::printf("%zu threads that have freed another's blocks of %zu KiB hold %.1f MiB (bound %zu)\n",
               kThreads, kSize / kKiB, static_cast<double>(taken() - live) / kMiB,
@@ -436,7 +436,7 @@ TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
             live + Standard::kBatchBytes + MemoryBound::kProcess + kThreads * MemoryBound::kState);
   gate.arrive_and_wait();
   threads.clear();
-  for (std::size_t i = 0; i < blocks.size(); i += a_span) owned->heap.deallocate(blocks[i]);
+  for (std::size_t i = 0; i < blocks.size(); i += a_span) owned->deallocate(blocks[i]);
 }
 
 // --- The documented tables -----------------------------------------------------------------------

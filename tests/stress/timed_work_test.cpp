@@ -31,14 +31,14 @@ class TimedWorkStress : public testing::Test {
  protected:
   // Its first and last byte say who has the block.
   Block make(std::size_t size, unsigned char mark) {
-    auto* const p = static_cast<unsigned char*>(own_.heap.allocate(size));
+    auto* const p = static_cast<unsigned char*>(own_.allocate(size));
     p[0] = p[size - 1] = mark;
     return {p, size};
   }
   void end(const Block& block, unsigned char mark) {
     ASSERT_EQ(block.memory[0], mark);
     ASSERT_EQ(block.memory[block.size - 1], mark);
-    own_.heap.deallocate(block.memory);
+    own_.deallocate(block.memory);
   }
 
   test::OwnedHeap<RoundsAlways> own_;

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <unordered_map>
 
+#include "owned_heap.hpp"
 #include "standard/engine.hpp"
-#include "standard/own_heap.hpp"
 
 namespace spanalloc::test {
 
@@ -52,13 +52,13 @@ class HeapWalker {
 
   test::HeapWalk walk() {
     test::HeapWalk out;
-    if (!heap_.is_started()) return out;
+    if (!pages_.is_started()) return out;
     note_pooled(out);
     note_cached();
     note_listed(out);
     pages_.arena.walk([&](std::uint32_t number, std::size_t, bool free) {
       const SpanRef span = pages_.span(SpanNumber{number});
-      if (free || !heap_.has(span)) return;
+      if (free) return;
       ++out.carved;
       count(span, out);
     });
@@ -82,7 +82,7 @@ class HeapWalker {
           places_[span.record] += kPooled;
           const ClassInfo& info = Classes::info(span->class_id());
           const bool fits = info.pool_row == row && pages_.slices_of(span).count == info.slices;
-          if (!fits || !heap_.has(span)) ++out.broken;
+          if (!fits) ++out.broken;
           last = number;
         }
         if (first != SpanNumber::kNone)
@@ -93,7 +93,6 @@ class HeapWalker {
 
   void note_cached() {
     pages_.caches.for_each([&](CacheRecord& cache) {
-      if (cache.heap.load_relaxed() != heap_.number()) return;
       cache.large_spans.for_each_once([&](Span& span) { places_[&span] += kPooled; });
     });
   }
@@ -104,14 +103,12 @@ class HeapWalker {
       const SpanRef span = pages_.span(number);
       places_[span.record] += kListed;
       number = span->next();
-      if (span->list() != id || span->load_word().owner() != owner || !heap_.has(span))
-        ++out.broken;
+      if (span->list() != id || span->load_word().owner() != owner) ++out.broken;
     }
   }
 
   void note_listed(test::HeapWalk& out) {
     pages_.caches.for_each([&](CacheRecord& cache) {
-      if (cache.heap.load_relaxed() != heap_.number()) return;
       LockGuard guard(cache.lock);
       note_list(cache.delayed, ListId::kDelayed, cache.number, out);
       note_list(cache.full, ListId::kFull, cache.number, out);
@@ -188,14 +185,14 @@ class HeapWalker {
 
 namespace spanalloc::test {
 
-/// Of an engine's default heap, and of a heap of one's own.
+/// Of an engine's default heap, and of a test's own.
 template <class Config>
 HeapWalk walk_heap(StandardEngineOf<Config>& engine) {
   return standard::HeapWalker<Config>(engine.heap).walk();
 }
 template <class Config>
-HeapWalk walk_heap(standard::OwnHeap<Config>& heap) {
-  return standard::HeapWalker<Config>(heap.heap()).walk();
+HeapWalk walk_heap(OwnedHeap<Config>& owned) {
+  return standard::HeapWalker<Config>(owned.heap).walk();
 }
 template <class E>
 HeapWalk walk_heap() {

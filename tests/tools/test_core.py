@@ -242,7 +242,7 @@ class SpansTest(Looking):
     def test_absurd_numbers_in_the_record(self):
         later = dict.fromkeys(inspection.LATER + inspection.LATER_NUMBERS, 0)
         later.update(no_block=0x7000, kept_mark=16, slots_stride=128, cache_slots=4000, batch_list=8, span_first=100,
-                     span_order=3, outside_before=6, outside_owner=48)
+                     span_order=3, outside_before=6, outside_end=48)
 
         def told(**changes):
             values = {**later, **changes}

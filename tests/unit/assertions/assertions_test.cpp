@@ -69,7 +69,7 @@ class SpanAssertionDeathTest : public testing::Test {
   void SetUp() override {
     // Twice as many as stay with the thread when they are used up.
     for (std::size_t i = 0; i < 2 * Standard::kUsedUpBytes / kSize; ++i)
-      blocks_.push_back(own_.heap.allocate(kSize));
+      blocks_.push_back(own_.allocate(kSize));
     hot_ = span_of(blocks_.back());
     for (void* p : blocks_) {
       if (span_of(p)->load_word().state() == SpanState::kShared) parked_ = span_of(p);
@@ -79,13 +79,13 @@ class SpanAssertionDeathTest : public testing::Test {
     ASSERT_EQ(hot_->load_word().state(), SpanState::kOwned);
   }
 
-  auto& heap() { return own_.heap.heap(); }
+  auto& heap() { return own_.heap; }
   auto& protocol() { return heap().protocol(); }
   SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.any_slice_at(address_of(p))); }
-  CacheNumber me() { return own_.heap.thread_cache()->cache->number; }
+  CacheNumber me() { return own_.thread_cache()->cache->number; }
   void free_all_of(SpanRef span) {
     for (void* p : blocks_) {
-      if (span_of(p) == span) own_.heap.deallocate(p);
+      if (span_of(p) == span) own_.deallocate(p);
     }
   }
 
@@ -136,19 +136,19 @@ TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
 }
 
 TEST_F(SpanAssertionDeathTest, W1_WorkBeginsWithNothingInHand) {
-  auto& thread = *own_.heap.thread_cache();
+  auto& thread = *own_.thread_cache();
   const auto hand = thread.hold();
   EXPECT_DEATH(thread.cache->timed_work.run(thread), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(thread.cache->magazines.give_all_back(thread), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(thread.cache->loans.return_all(thread), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(thread.cache->owned.share_unused(thread, 0), "has_nothing_in_hand\\(\\)");
-  EXPECT_DEATH(own_.heap.trim(), "has_nothing_in_hand\\(\\)");
-  EXPECT_DEATH(own_.heap.allocate(Standard::kMaxBlock + 1), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(own_.trim(), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(own_.allocate(Standard::kMaxBlock + 1), "has_nothing_in_hand\\(\\)");
 }
 
 // Its handler may jump.
 TEST_F(SpanAssertionDeathTest, W1_NothingIsInHandAfterAReport) {
-  auto& thread = *own_.heap.thread_cache();
+  auto& thread = *own_.thread_cache();
   alignas(standard::InHand::Hold) unsigned char left[sizeof(standard::InHand::Hold)];
   new (left) standard::InHand::Hold(thread.cache->in_hand);
   ASSERT_FALSE(thread.has_nothing_in_hand());
@@ -182,10 +182,10 @@ TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
 
 TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
   const auto hide_an_orphan = [&] {
-    own_.heap.deallocate(blocks_.front());
+    own_.deallocate(blocks_.front());
     std::thread([&] {
-      void* p = own_.heap.allocate(kSize);
-      own_.heap.deallocate(own_.heap.allocate(kSize));
+      void* p = own_.allocate(kSize);
+      own_.deallocate(own_.allocate(kSize));
       (void)p;  // stays: its span becomes an orphan, with free blocks
     }).join();
     for (unsigned c = 0; c < Classes::kSmallClasses; ++c) {
@@ -246,19 +246,19 @@ TEST_F(SpanAssertionDeathTest, TheRemoteListHoldsWhatTheWordCounts) {
   }
   of_hot.pop_back();  // it stays out: there is one more to count
   std::thread([&] {
-    for (void* p : of_hot) own_.heap.deallocate(p);
+    for (void* p : of_hot) own_.deallocate(p);
   }).join();
   const auto count_one_more = [&] {
     const SpanWord word = hot_->load_word();
     hot_->word.set(word.with_outstanding(word.outstanding() - 1));
-    for (int i = 0; i < 100; ++i) (void)own_.heap.allocate(kSize);
+    for (int i = 0; i < 100; ++i) (void)own_.allocate(kSize);
   };
   EXPECT_DEATH(count_one_more(), "blocks == remotes.count");
 }
 
 TEST_F(SpanAssertionDeathTest, ASpanGoesToAStackThatThePoolHas) {
   constexpr std::size_t kSingle = 40 * kKiB;
-  own_.heap.deallocate(own_.heap.allocate(kSingle));
+  own_.deallocate(own_.allocate(kSingle));
   const auto put_where_nobody_looks = [&] {
     const auto taken = heap().take_span(Classes::of(kSingle), 0);
     heap().put_in_pool(taken.span, 1u << 20);
@@ -267,15 +267,15 @@ TEST_F(SpanAssertionDeathTest, ASpanGoesToAStackThatThePoolHas) {
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsReturnedOnce) {
-  auto* cache = own_.pages.caches.take(heap().number());
-  auto* other = own_.pages.caches.take(heap().number());
+  auto* cache = own_.pages.caches.take();
+  auto* other = own_.pages.caches.take();
   own_.pages.caches.give_back(cache);
   own_.pages.caches.give_back(other);
   EXPECT_DEATH(own_.pages.caches.give_back(cache), "is_idle\\(record\\)");
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {
-  auto* cache = own_.heap.thread_cache()->cache;
+  auto* cache = own_.thread_cache()->cache;
   EXPECT_DEATH(heap().end_cache(cache), "owned.are_none\\(\\)");
   EXPECT_DEATH(std::thread([&] { heap().end_cache(cache); }).join(), "is_mine");
 }

@@ -271,7 +271,7 @@ TEST(StandardInspection, LeadsToTheBlocksOutside) {
     if (read<std::uint64_t>(at) != address_of(block)) continue;
     ++found;
     const auto packed = read<std::uint64_t>(at, 8);
-    const std::uint64_t bytes = (packed & ((1ull << inspection.outside_owner) - 1)) >> 12 << 12;
+    const std::uint64_t bytes = (packed & ((1ull << inspection.outside_end) - 1)) >> 12 << 12;
     const std::uint64_t before = (packed >> inspection.outside_before & 63) * os::page_size();
     EXPECT_EQ(bytes - before - address_of(block) % os::page_size(), E::usable_size(block));
   }

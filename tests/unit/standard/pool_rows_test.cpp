@@ -16,12 +16,12 @@ using Classes = SizeClasses<Standard>;
 class StandardPoolRows : public testing::Test {
  protected:
   StandardPoolRows() {
-    EXPECT_TRUE(owned_.heap.heap().start());
+    EXPECT_TRUE(owned_.pages.start());
     stacks_->set_shards(2);
     rows_.start(*stacks_);
   }
   // A span that nobody has put into a pool.
-  SpanNumber fresh() { return owned_.heap.heap().take_span(kClass, 0).span.number; }
+  SpanNumber fresh() { return owned_.heap.take_span(kClass, 0).span.number; }
   auto collect(std::vector<SpanNumber>& into) {
     return [&into](SpanRef span) { into.push_back(span.number); };
   }

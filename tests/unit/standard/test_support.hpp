@@ -36,7 +36,7 @@ inline constexpr std::size_t kPage = 4 * kKiB;
 template <class F>
 void in_fresh_process(F f, const char* decay_ms = "3600000") {
   test::in_fresh_process([&] {
-    ASSERT_FALSE(E::heap.is_started());
+    ASSERT_FALSE(E::pages.is_started());
     setenv("SPANALLOC_DECAY_MS", decay_ms, 1);
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // pages are counted one by one
     f();

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "owned_heap.hpp"
-#include "standard/own_heap.hpp"
 
 namespace spanalloc {
 namespace {
@@ -22,7 +21,7 @@ using Work = standard::TimedWork<RoundsWithoutTime>;
 
 class StandardTimedWork : public testing::Test {
  protected:
-  auto& thread() { return *own_.heap.thread_cache(); }
+  auto& thread() { return *own_.thread_cache(); }
   // What run() tells: it is to be run again.
   bool is_put_off() { return thread().cache->timed_work.run(thread()); }
   // As a jump, or the thread's end in a fork, leaves it
@@ -33,7 +32,7 @@ class StandardTimedWork : public testing::Test {
 };
 
 TEST_F(StandardTimedWork, IsPutOffWithinItself) {
-  own_.heap.deallocate(own_.heap.allocate(48));
+  own_.deallocate(own_.allocate(48));
   EXPECT_FALSE(is_put_off());
   {
     const auto working = thread().begin_work();
@@ -43,7 +42,7 @@ TEST_F(StandardTimedWork, IsPutOffWithinItself) {
 }
 
 TEST_F(StandardTimedWork, GoesOnAfterAReportThatWasLeftByAJump) {
-  own_.heap.deallocate(own_.heap.allocate(48));
+  own_.deallocate(own_.allocate(48));
   begin_and_never_end();
   ASSERT_TRUE(is_put_off());
   standard::ForkRecovery<RoundsWithoutTime>::let_go(&own_.pages);
@@ -51,7 +50,7 @@ TEST_F(StandardTimedWork, GoesOnAfterAReportThatWasLeftByAJump) {
 }
 
 TEST_F(StandardTimedWork, GoesOnInTheNextThreadOfARecord) {
-  own_.heap.deallocate(own_.heap.allocate(48));
+  own_.deallocate(own_.allocate(48));
   thread().cache->owned.share_empty(thread());
   begin_and_never_end();
   ASSERT_TRUE(is_put_off());
@@ -62,12 +61,12 @@ TEST_F(StandardTimedWork, GoesOnInTheNextThreadOfARecord) {
 // Blocks of 4 KiB and more are carved alone, each by a miss.
 TEST_F(StandardTimedWork, IsDueInAThreadThatOnlyCallsCalloc) {
   const auto c = standard::SizeClasses<RoundsWithoutTime>::of(48);
-  own_.heap.deallocate(own_.heap.allocate(48));
+  own_.deallocate(own_.allocate(48));
   ASSERT_TRUE(static_cast<bool>(thread().current_span(c)));
   std::vector<void*> blocks(2000);
-  for (void*& p : blocks) ASSERT_NE(p = own_.heap.allocate_zeroed(8000), nullptr);
+  for (void*& p : blocks) ASSERT_NE(p = own_.allocate_zeroed(8000), nullptr);
   EXPECT_FALSE(static_cast<bool>(thread().current_span(c))) << "rounds have ended";
-  for (void* p : blocks) own_.heap.deallocate(p);
+  for (void* p : blocks) own_.deallocate(p);
 }
 
 }  // namespace

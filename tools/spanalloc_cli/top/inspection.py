@@ -26,7 +26,7 @@ NUMBERS = (
 # What libraries of a later version of this record have behind these: 0 where a record ends before it.
 LATER = ("program_heaps", "no_block", "outside_table")
 LATER_NUMBERS = ("kept_mark", "span_order", "span_first", "batch_list", "cache_slots", "slots_stride", "outside_before",
-                 "outside_owner")
+                 "outside_end")
 _HEAD = struct.Struct("<16sII16s32s")
 _REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I")
 _LATER = struct.Struct(f"<{len(LATER)}Q{len(LATER_NUMBERS)}I")
@@ -96,7 +96,7 @@ class Inspection:
             good = good and max(self.span_order + 1, self.span_first + 8) <= self.span_stride
             good = good and self.batch_list + 8 <= self.batch_stride and 0 < self.slots_stride <= MOST_STRIDE
             good = good and self.cache_slots + self.slots_stride * (small - self.magazine_first) <= self.cache_stride
-            good = good and max(self.outside_before, self.outside_owner) < 64
+            good = good and max(self.outside_before, self.outside_end) < 64
         if not good:
             raise BadRecord("the record of its heap does not make sense")
 

@@ -228,7 +228,7 @@ class Spans:
         found = []
         for address, packed in struct.iter_unpack("<2Q", data) if data is not None else ():
             if address > 1:
-                size = (packed & (1 << i.outside_owner) - 1) >> 12 << 12
+                size = (packed & (1 << i.outside_end) - 1) >> 12 << 12
                 before = (packed >> i.outside_before & 63) * _PAGE + address % _PAGE
                 if before < size:
                     found.append((address, size - before, address - before, size))
