@@ -61,7 +61,6 @@ class Heap {
     abandoned_lists_.of_class = storage.abandoned;
   }
 
-  constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
   Pool& pool() { return pool_; }
   const AbandonedLists& abandoned_lists() const { return abandoned_lists_; }

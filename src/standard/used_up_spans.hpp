@@ -52,7 +52,6 @@ class UsedUpSpans {
   static bool fits_at_all(ClassId c) { return slices(c) <= kSlices; }
   bool fits(ClassId c) const { return slices_ + slices(c) <= kSlices + more_; }
   std::size_t room() const { return (kSlices + more_) << Config::kSliceBits; }
-  bool has_more_room() const { return more_ != 0; }
   /// Whether there are more than fit without that.
   bool is_among_more() const { return slices_ > kSlices; }
   bool is_beyond_room() const { return slices_ > kSlices + more_; }

@@ -204,7 +204,7 @@ class StandardWorldOf {
   Order order_of_out = Order::release;
 
   ThreadCache& cache() { return caches_[acting_thread()]; }
-  test::HeapWalk walk() { return standard::HeapWalker<Config>(heap_).walk(); }
+  test::HeapWalk walk() { return standard::HeapWalker<Config>(pages_).walk(); }
 
   void free_all() {
     for_each_entry([&](Entry& entry) {

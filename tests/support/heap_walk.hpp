@@ -48,7 +48,7 @@ class HeapWalker {
   using Classes = standard::SizeClasses<Config>;
 
  public:
-  explicit HeapWalker(Heap& heap) : heap_(heap), pages_(heap.pages()) {}
+  explicit HeapWalker(PageLayer<Config>& pages) : heap_(pages.heap), pages_(pages) {}
 
   test::HeapWalk walk() {
     test::HeapWalk out;
@@ -188,11 +188,11 @@ namespace spanalloc::test {
 /// Of an engine's default heap, and of a test's own.
 template <class Config>
 HeapWalk walk_heap(StandardEngineOf<Config>& engine) {
-  return standard::HeapWalker<Config>(engine.heap).walk();
+  return standard::HeapWalker<Config>(engine.pages).walk();
 }
 template <class Config>
 HeapWalk walk_heap(OwnedHeap<Config>& owned) {
-  return standard::HeapWalker<Config>(owned.heap).walk();
+  return standard::HeapWalker<Config>(owned.pages).walk();
 }
 template <class E>
 HeapWalk walk_heap() {

@@ -153,7 +153,8 @@ class RefusalReplacement {
     replace(20000);
     const auto& cache = *Api::Engine::thread_cache.cache;
     if (!cache.magazines.are_open()) user_.fail("there is no magazine");
-    if (!cache.owned.used_up().has_more_room()) user_.fail("there is no more room for spans");
+    if (cache.owned.used_up().room() == Standard::kUsedUpBytes)
+      user_.fail("there is no more room for spans");
     user_.take_most();
     for (auto& block : blocks_) user_.give(block);
     Api::trim();

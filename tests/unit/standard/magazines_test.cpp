@@ -189,8 +189,8 @@ TEST_F(StandardMagazines, SpansOfBatchesStayWhereSmallBlocksHaveMoreRoom) {
     it.blocks.resize(3000);
     it.fill();
     const auto& used_up = E::thread_cache.cache->owned.used_up();
-    for (int i = 0; i < 100 && !used_up.has_more_room(); ++i) it.replace(10'000);
-    ASSERT_TRUE(used_up.has_more_room());
+    for (int i = 0; i < 100 && used_up.room() == Standard::kUsedUpBytes; ++i) it.replace(10'000);
+    ASSERT_GT(used_up.room(), Standard::kUsedUpBytes);
     unsigned shared = 0;
     for (int round = 0; round < 300; ++round) {
       it.replace(300);
@@ -199,7 +199,7 @@ TEST_F(StandardMagazines, SpansOfBatchesStayWhereSmallBlocksHaveMoreRoom) {
       free_all(batch);
       if (round >= 200 && !E::thread_cache.is_owned_here(span->load_word())) ++shared;
     }
-    EXPECT_TRUE(used_up.has_more_room());
+    EXPECT_GT(used_up.room(), Standard::kUsedUpBytes);
     EXPECT_EQ(shared, 0u);
     free_all(it.blocks);
   });
