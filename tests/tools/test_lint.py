@@ -170,6 +170,64 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(self.lint("", name="src/base/x.hpp").returncode, 1)
 
 
+class PathsTest(unittest.TestCase):
+    def lint(self, **files):
+        """Lints a tree of these files, and of some that others may name."""
+        with tempfile.TemporaryDirectory() as tree:
+            for name, text in {"src/base/bits.hpp": "", "papers/one/engine/heap.hpp": "", "papers/one/tests/a_test.cpp": "",
+                               "docs/using.md": "", "README.md": "src/base/bits.hpp", **files}.items():
+                path = os.path.join(tree, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            return script("tests/integration/lint_paths.py", tree)
+
+    def refused(self, text, name="docs/a.md"):
+        """The paths that it refuses, in order, each with its line."""
+        run = self.lint(**{name: text})
+        found = [tuple(line.split(": ")[:2]) for line in run.stdout.splitlines()[:-1]]
+        self.assertEqual(run.returncode, 1 if found else 0, run.stdout)
+        return [(int(where.split(":")[1]), path) for where, path in found]
+
+    def test_this_tree(self):
+        run = script("tests/integration/lint_paths.py", SOURCE)
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertGreater(int(run.stdout.split()[-4]), 1000, run.stdout)
+
+    def test_from_where_a_path_is_read(self):
+        for path, name in (("src/base/bits.hpp", "docs/a.md"), ("base/bits.hpp", "docs/a.md"), ("bits.hpp", "docs/a.md"),
+                           ("../src/base/bits.hpp", "docs/a.md"), ("tests/a_test.cpp", "papers/one/DESIGN.md"),
+                           ("engine/heap.hpp", "papers/one/DESIGN.md"), ("src/base/*.hpp", "docs/a.md"),
+                           ("papers/one/tests", "docs/a.md")):
+            self.assertEqual(self.refused(f"`{path}`.", name), [], path)
+        for path, name in (("src/bits.hpp", "docs/a.md"), ("one/heap.hpp", "docs/a.md"), ("gone.hpp", "docs/a.md"),
+                           ("tests/a_test.cpp", "docs/a.md"), ("tests/b_test.cpp", "papers/one/DESIGN.md"),
+                           ("src/base/*.cpp", "docs/a.md"), ("papers/one/figures", "docs/a.md"),
+                           ("docs/gone.md", "src/README.md"), ("base/gone.hpp", "docs/man/a.7")):
+            self.assertEqual(self.refused(f"\n`{path}`.", name), [(2, path)], path)
+
+    def test_comments_are_judged_and_code_is_not(self):
+        self.assertEqual(self.refused('#include "a/b.hpp"\nf("a/c.hpp", 1\'000);  // a/d.hpp, "don\'t"\n/* a\n a/e.hpp */',
+                                      "src/base/x.hpp"), [(2, "a/d.hpp"), (4, "a/e.hpp")])
+        self.assertEqual(self.refused('"""Of a/b.py."""\nx = "a/c.py"  # a/d.py\ndef f():\n    """Of\n    a/e.py"""\n',
+                                      "tools/x.py"), [(1, "a/b.py"), (2, "a/d.py"), (5, "a/e.py")])
+        self.assertEqual(self.refused("add(a/b.cpp) # a/c.cpp", "src/CMakeLists.txt"), [(1, "a/c.cpp")])
+        self.assertEqual(self.refused("#!/bin/sh\na/b.sh # a/c.sh", "scripts/x"), [(2, "a/c.sh")])
+        self.assertEqual(self.refused("```sh\na/b.sh\n```\n\n```\na/c.hpp\n```\n"), [(6, "a/c.hpp")])
+
+    def test_what_is_no_path_of_the_tree(self):
+        self.assertEqual(self.refused("papers/ROOM/tests, src/PATH/NAME.hpp, https://x.org/a/b.hpp, /usr/a/b.h, ~/a/b.md, "
+                                      "$x/a.md, <a/b.h>, sys/mman.h, build/release/a.txt, [a](gone/b.md), [gone/b.md](x/gone/b.md)"), [])
+        self.assertEqual(self.refused("[`gone/c.md`](gone/b.md)"), [(1, "gone/c.md")])
+
+    def test_history_is_left_alone(self):
+        self.assertEqual(self.refused("| was | is |\n| `a/b.hpp` | `a/c.hpp` |\n\n## 0.2\n`a/d.hpp`\n\n## 0.1\n`a/e.hpp`",
+                                      "CHANGELOG.md"), [(2, "a/c.hpp"), (5, "a/d.hpp")])
+
+    def test_a_tree_without_paths_fails(self):
+        self.assertEqual(self.lint(**{"README.md": ""}).returncode, 1)
+
+
 class ListsTest(unittest.TestCase):
     def test_each_class_of_tests_is_in_the_list_by_which_it_is_run(self):
         missing = []

@@ -12,7 +12,7 @@ namespace spanalloc {
 class Shortage {
  public:
   enum Reason : std::uint32_t {
-    kHardLimit = 1,  ///< the process may have no more: arena/memory_limit.hpp
+    kHardLimit = 1,  ///< the process may have no more: memory_limit.hpp
     kSoftLimit = 2,  ///< what is held is near the soft limit: soft_limit.hpp
   };
 

@@ -6,11 +6,11 @@
 //                                                                  free now
 //   ControllerGetBlock(s)    take(size)                 [, alignment, how thoroughly, hold]
 //
-// The paper's manager (leite_rocha/paper_manager.hpp) needs the plain form. The longer form, of
-// static_controller.hpp, tells a manager more: it never fails to add, remembers what is dirty, and
-// begins its caller's hold before it claims or hides anything. A manager that proves the absence of
-// memory learns from a hold (hold_registry.hpp) that memory is neither free nor handed out. The
-// operations mean the same.
+// The paper's manager (papers/leite_rocha/manager/paper_manager.hpp) needs the plain form. The
+// longer form, of static_controller.hpp, tells a manager more: it never fails to add, remembers
+// what is dirty, and begins its caller's hold before it claims or hides anything. A manager that
+// proves the absence of memory learns from a hold (hold_registry.hpp) that memory is neither free
+// nor handed out. The operations mean the same.
 #pragma once
 
 #include <concepts>

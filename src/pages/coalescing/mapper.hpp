@@ -14,8 +14,8 @@
 //           writes kUsed or kFree
 //
 // Invariants. Two managers use the mapper: (2) to (4) hold for the one that ships (manager.hpp).
-// The paper's (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes
-// a block shorter before it writes the rest's header.
+// The paper's (papers/leite_rocha/manager/paper_manager.hpp) leaves its free blocks kBusy, in the
+// tree, and makes a block shorter before it writes the rest's header.
 //   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger
 //       one only after it was claimed (its header says kBusy), and a part cut off a block gets a
 //       header of its own before anybody else can learn of it.

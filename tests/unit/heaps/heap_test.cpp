@@ -1,5 +1,6 @@
 // Heaps of a program's own through spanalloc.h: what they hand out, what they keep, and what is
-// left when they are gone. (With malloc's functions and forks: integration/program_heaps.cpp.)
+// left when they are gone. (With malloc's functions and forks:
+// tests/integration/program_heaps.cpp.)
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <spanalloc/spanalloc.h>

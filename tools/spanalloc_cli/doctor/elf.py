@@ -1,5 +1,5 @@
 """A reader of ELF files, as far as the doctor asks: the processor, the loader, needed libraries, names of functions,
-notes. What a process has of one in memory top/objects.py reads, by the same segments and notes.
+notes. What a process has of one in memory spanalloc_cli/top/objects.py reads, by the same segments and notes.
 
 The format: System V Application Binary Interface, chapters 4 and 5; elf(5).
 """
