@@ -3,14 +3,15 @@
 
 The glossary is the table between `words:begin` and `words:end` in docs/architecture.md. Its last column, *not*, names words
 that the code of FOLDERS does not use in that meaning. The column before it, *in the code still*, names words that the code of
-the engine uses until its design changes: what users read (READERS) has neither, and new code has none of them. Of each
-COUNTS holds how often the code says it: a higher number is refused, a lower one is written by --write.
+the engine uses until its design changes: what users read (READERS, and the strings of PRINTS) has neither, and new code has
+none of them. Of each COUNTS holds how often the code says it: a higher number is refused, a lower one is written by --write.
 
 A word in parentheses has an ordinary meaning, too, which no script can tell apart: it is there for the reader. All others are
 refused in code, comments, file names and prose: in any case, as a part of an identifier, and with the endings of a plural or a
 verb. A term of several words is refused where these follow each other.
 """
 
+import ast
 import collections
 import pathlib
 import re
@@ -20,12 +21,17 @@ FOLDERS = ("src/standard", "src/pages")
 CODE = "src"
 COUNTS = "tests/integration/words_in_code.txt"
 # What users read. Documents of the engine's inside have the words of its code.
-READERS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "include", "docs/*.md", "docs/man", "*/README.md")
+READERS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "include", "docs/*.md", "docs/man", "*/README.md", "CHANGELOG.md",
+           "papers/*/TOUR.md", "tools/completion")
+# Whose strings users read: what the command and the libraries print. A string without a space is a name.
+PRINTS = ("tools", "src", "papers/*/engine")
 INSIDE = ("docs/architecture.md", "docs/concurrency.md", "docs/hot-path.md", "docs/tuning.md")
 SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".in")
 # What may stand there all the same.
 ALLOWED = (
     (r"\bkName = \"[^\"]*\"", "the name of a library, which users know"),
+    (r"\bOwnHeapResource\b", "a class of include/spanalloc/memory_resource.hpp, likewise"),
+    (r"\btimer slack\b", "the kernel's word (prctl(2))"),
     (r"\blive_labs\b", "a field of include/spanalloc/spanalloc.h, which programs are compiled against"),
     (r"\bcarved(_bytes|_blocks)?\b(?!-)", "fields of include/spanalloc/spanalloc.h and of statistics, likewise"),
     (r"\bcensus\(|\bcensus\.hpp|\bspan_census\.hpp|\bSpanCensus\b|\bCensus\b|^census$|^span census$",
@@ -34,6 +40,8 @@ ALLOWED = (
     (r"\b[a-z_]+\.[ch]pp\b|\bSPANALLOC_[A-Z_]+|`k[A-Z]\w+`", "in prose, a file, an option, a constant by its name"),
 )
 TABLE = re.compile(r"<!-- words:begin -->\n(.*?)<!-- words:end -->", re.DOTALL)
+# Of C++ a string; in the group what it says.
+STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"((?:\\.|[^\"\\\n])*)\"", re.DOTALL)
 # The parts of an identifier; LABs is one.
 PART = re.compile(r"[A-Z]{2,}s?(?![a-z])|[A-Z]?[a-z]+|[A-Z]")
 
@@ -97,6 +105,33 @@ def readers(tree):
     return [path for path in found if path.relative_to(tree).as_posix() not in INSIDE]
 
 
+def strings_of_python(text):
+    """[(line, string)]; of an f-string what stands between its values. Of docstrings, only those of gdb's commands are printed."""
+    tree = ast.parse(text)
+    passed = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    passed |= {id(node.body[0].value) for node in ast.walk(tree)
+               if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and isinstance((node.body or [0])[0], ast.Expr)
+               and not any(ast.unparse(base) == "gdb.Command" for base in getattr(node, "bases", ()))}
+    for node in ast.walk(tree):
+        if id(node) not in passed and isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+        elif id(node) not in passed and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def printed(tree):
+    """(path, [(line, string)]) of each source whose strings users read."""
+    for path in (path for name in PRINTS for place in sorted(tree.glob(name)) for path in sorted(place.rglob("*"))):
+        if path.suffix == ".py":
+            found = strings_of_python(path.read_text(encoding="utf-8"))
+        elif path.suffix in SUFFIXES:
+            text = path.read_text(encoding="utf-8")
+            found = ((text.count("\n", 0, match.start()) + 1, match[1]) for match in STRING.finditer(text) if match[1])
+        else:
+            continue
+        yield path, [(line, string) for line, string in found if " " in string]
+
+
 def counts_in_code(tree, terms):
     """{term: how often the code says it}."""
     refused = Refused(terms)
@@ -113,13 +148,15 @@ def main():
     allowed = [pattern for pattern, _ in ALLOWED]
     violations = files = 0
 
-    def judge(path, refused, say, patterns=allowed):
+    def judge(path, refused, say, patterns=allowed, strings=None):
         nonlocal violations, files
         files += 1
         name = path.relative_to(tree)
-        text = path.read_text(encoding="utf-8")
-        found = refused.found(text, patterns)
-        found += [(0, term, word) for _, term, word in refused.found(path.stem.replace("_", " "), patterns)]
+        if strings is None:
+            found = refused.found(path.read_text(encoding="utf-8"), patterns)
+            found += [(0, term, word) for _, term, word in refused.found(path.stem.replace("_", " "), patterns)]
+        else:
+            found = [(at + line - 1, term, word) for at, string in strings for line, term, word in refused.found(string, patterns)]
         for line, _, word in sorted(found, key=lambda each: each[0]):
             print(f"{name}:{line}: {word}: {say}")
             violations += 1
@@ -127,8 +164,11 @@ def main():
     for folder in FOLDERS:
         for path in code(tree, folder):
             judge(path, Refused(gone), "docs/architecture.md, Words, has the word of today", allowed[:-1])
+    of_users = "what users read has the field's word (docs/architecture.md, Words)"
     for path in readers(tree):
-        judge(path, Refused(still), "what users read has the field's word (docs/architecture.md, Words)")
+        judge(path, Refused(still), of_users)
+    for path, strings in printed(tree):
+        judge(path, Refused(still), of_users, strings=strings)
 
     counts, file = counts_in_code(tree, still), tree / COUNTS
     known = {line.split(None, 1)[1]: int(line.split()[0]) for line in

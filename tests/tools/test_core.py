@@ -221,7 +221,7 @@ class SpansTest(Looking):
             self.assertIsNone(heaps.at(still, told.program_heaps, (own.address >> 16 << 16) + (1 << 40)))
             self.assertIsNone(heaps.at(still, told.program_heaps, 16))
             self.assertIsNone(heaps.at(still, 0, own.address))
-        self.assertIn("lies in heap query of the program's own", of_heap[0])
+        self.assertIn("lies in the first-class heap query", of_heap[0])
 
     def test_values_are_found_as_often_as_they_stand(self):
         """known_heap writes 1 to each page of its blocks: as a word that is in each block once."""

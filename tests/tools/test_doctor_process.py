@@ -108,7 +108,7 @@ class ProcessTest(FindingsTest):
     def test_symbols_that_cannot_be_read(self):
         self.tree.process(content=program(needed=("libx.so", "libc.so.6")),
                           mapped=("/lib/libx.so (deleted)", made_up.LIBC))
-        self.says(self.look(), "malloc", KNOW, "cannot be told")
+        self.says(self.look(), "malloc", KNOW, "is unknown")
 
     def test_an_environment_that_was_written_over(self):
         """Where neither that nor the loader's list can be read, nothing is guessed."""
@@ -120,7 +120,7 @@ class ProcessTest(FindingsTest):
             self.tree.put("/lib/libjemalloc.so.2", made_up.JEMALLOC_BYTES)
             self.tree.process(content=needs, mapped=(made_up.LIBRARY_FILE, *mapped))
             self.tree.put("/proc/42/environ", environ)
-            self.says(self.look(), "malloc", KNOW, "cannot be told", made_up.LIBRARY_FILE)
+            self.says(self.look(), "malloc", KNOW, "is unknown", made_up.LIBRARY_FILE)
             self.says(self.look(), "unreadable", KNOW, "written over its environment")
             self.silent(self.look(), "preload")
             self.silent(self.look(), "idle")

@@ -114,7 +114,8 @@ class Walker {
       left_size = block->size();
       at += left_size;
     }
-    demand(used == piece.used && live == piece.live, "a superblock's books are wrong", piece.start);
+    demand(used == piece.used && live == piece.live, "a superblock's accounting is wrong",
+           piece.start);
     demand(coalesces || live != 0 || free == 1, "an empty superblock was not made afresh",
            piece.start);
     for (FreeBlock *block = piece.free_blocks, *previous = nullptr; block != Piece::list_end();
@@ -179,7 +180,7 @@ class Walker {
                counts.superblocks == superblocks && counts.large == census_.large &&
                counts.heap_records == census_.heap_records && counts.lost == census_.lost &&
                counts.lost_to_fork + strays == census_.lost_to_fork && counts.add_up(),
-           "the global heap's books are wrong", 0);
+           "the global heap's accounting is wrong", 0);
   }
 
   Census census_;

@@ -58,7 +58,7 @@ TEST_F(A2allocWalker, NamesWhatIsBroken) {
   heap->deallocate(blocks[3]);
   auto* hole = static_cast<FreeBlock*>(Block::of(blocks[3]));
   // Blocks that tile, but not as they were made: the last two are one.
-  expect_noticed(heap, "a superblock's books are wrong", [&] {
+  expect_noticed(heap, "a superblock's accounting is wrong", [&] {
     Block* fourth = Block::of(blocks[4]);
     const Block before = *fourth;
     Block* after = Block::of(blocks[5])->right();

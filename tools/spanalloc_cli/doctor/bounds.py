@@ -52,8 +52,8 @@ def limits(files, process, configs=()):
     if found.get("core file size") == 0 and not (files.text("/proc/sys/kernel/core_pattern") or "").startswith("|"):
         spoken = True
         yield Finding("limits", KNOW, "No core files are written (their size is limited to 0).",
-                      "Where a misuse of memory ends a program, by abort, one line on standard error is all that is "
-                      "left of it.", "To have a core file: ulimit -c unlimited, in the shell that starts the program.")
+                      "Where an invalid free or a damaged heap ends a program, by abort, one line on standard error "
+                      "is all that is left of it.", "To have a core file: ulimit -c unlimited, in the shell that starts the program.")
     if not spoken:
         yield Finding("limits", FINE, "Neither address space, nor data, nor core files are limited.",
                       "The heap may grow as far as memory goes.")
@@ -89,7 +89,7 @@ def memory_group(files, process, environment=None):
         yield Finding("cgroup", COSTS if nearly else KNOW,
                       f"The control group {limit.group} is limited to {amount(limit.bytes)}{no_swap}, {_used(limit)}.",
                       "The heap's page tables and the cache of files count, too; where it is reached the kernel kills "
-                      "a process, and malloc is not told before.",
+                      "a process, and malloc gets no warning.",
                       "Raise the limit, or have the program take less: SPANALLOC_SOFT_LIMIT=cgroup is set, by which "
                       "free memory goes back at once when an eighth is left." if _keeps_to_group(environment) else
                       "Raise the limit, or have free memory go back at once when an eighth of it is left "
@@ -135,7 +135,7 @@ def soft_limit(files, process, environment):
 
 
 def _used(limit):
-    return "how much of it is used is not told" if limit.used is None else f"{amount(limit.used)} are used"
+    return "how much of it is used is unknown" if limit.used is None else f"{amount(limit.used)} are used"
 
 
 def cpus(files, process, environment):

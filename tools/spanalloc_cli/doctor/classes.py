@@ -47,4 +47,4 @@ def judge(classes, totals):
         "A page goes back to the kernel when no block on it is in use, a span serves other sizes when none of its "
         "blocks is: a few that stay keep much.",
         "malloc_trim(0) gives back what can go. Make what lives long before what lives short, or give one of them a "
-        "heap of its own (man 3 sp_heap). spanalloc top shows all sizes.")
+        "first-class heap (man 3 sp_heap). spanalloc top shows all sizes.")

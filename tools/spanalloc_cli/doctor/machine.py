@@ -116,7 +116,7 @@ def _always(files, seen):
     if files.chosen(f"{THP}/enabled") == "always" and version and (5, 8) <= version <= (6, 12):
         return Finding("thp", COSTS, seen,
                        f"{why}. And on Linux 5.8 to 6.12 libspanalloc.so, which looks whether pages of large freed "
-                       "blocks were used, costs some huge ones: they are small pages until khugepaged comes by.",
+                       "blocks were used, costs some huge ones: they are small pages until khugepaged joins them.",
                        f"{less}. Linux 6.13 and newer put huge pages in their place.")
     return Finding("thp", KNOW, seen, f"{why}.", f"{less}.")
 

@@ -173,7 +173,7 @@ def _malloc(process, is_wanted):
     path, why_not = process.malloc_object()
     if why_not:
         here = f" (of ours it has {', '.join(ours)})" if ours else ""
-        yield Finding("malloc", KNOW, f"Which malloc it uses cannot be told: {why_not}{here}.",
+        yield Finding("malloc", KNOW, f"Which malloc it uses is unknown: {why_not}{here}.",
                       "The first file in the loader's order that has one serves the program.",
                       "Ask as root, of a program whose files are as they were when it began.")
     elif path is None:
@@ -216,7 +216,7 @@ def _ours(process, path):
               if other != process.exe and read and read.allocator not in (None, "spanalloc", "glibc")]
     if others:
         yield Finding("malloc", KNOW, f"{', '.join(others)} is loaded too.",
-                      "What a program asks it by names of its own concerns its own heap, which is empty: so Redis' "
+                      "What a program asks it by names of its own concerns the heap of that library, which is empty: so Redis' "
                       "INFO memory goes on to name jemalloc, and its figures of the allocator are none of ours.",
                       f"For the program's heap: spanalloc top {process.number}")
     if path.endswith(" (deleted)"):
@@ -328,7 +328,7 @@ def _threads(process):
                   f"It has {process.threads:,} threads, of which {process.threads_asleep:,} sleep at this moment.",
                   "For each size class that a thread uses it has a span of 64 to 256 KiB, and one that sleeps keeps "
                   "it: that can be 10 MiB a thread.",
-                  "Fewer threads at rest (a pool), or malloc_trim(0) by the thread itself before it sleeps: "
+                  "Fewer sleeping threads (a pool), or malloc_trim(0) by the thread itself before it sleeps: "
                   "docs/using.md.")
 
 

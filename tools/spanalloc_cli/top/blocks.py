@@ -165,8 +165,8 @@ class Blocks:
         own = heaps.at(self._memory, self._i.program_heaps, address)
         if own is not None:
             name = f" {own.name}" if own.name else ""
-            return [f"{address:#x} lies in heap{name} of the program's own (sp_heap* {own.address:#x})",
-                    "        of blocks of such heaps nothing more is told"]
+            return [f"{address:#x} lies in the first-class heap{name} (sp_heap* {own.address:#x})",
+                    "        of blocks of such heaps nothing more is known"]
         return [f"{address:#x} is no address of this heap"]
 
     # ---- a value ----

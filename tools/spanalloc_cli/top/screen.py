@@ -109,7 +109,7 @@ class Screen:
             if totals.unsure_bytes:
                 cells.insert(1, ("unsure", amount(totals.unsure_bytes)))
         if look.heaps and look.heaps.heaps:
-            cells.append(("own heaps", amount(look.heaps.touched_bytes)))
+            cells.append(("first-class heaps", amount(look.heaps.touched_bytes)))
             if totals:
                 cells.append(("in all", amount(look.in_use_bytes)))
         cells += self._of_kernel(facts, before, seconds) if facts.rss_bytes is not None else []
@@ -218,9 +218,9 @@ class Screen:
     def _heaps(self, look, rows, width):
         """The largest first, and a last line for all."""
         small = width < _SMALL
-        headings = ["own heap", "blocks", "live", "taken", "share", "limit", "fullness"]
+        headings = ["heap", "blocks", "live", "taken", "share", "limit", "fullness"]
         shown = [heading for heading in headings if not (small and heading in ("blocks", "share"))]
-        table = Table(*(">" * (heading not in ("own heap", "fullness")) + heading for heading in shown))
+        table = Table(*(">" * (heading not in ("heap", "fullness")) + heading for heading in shown))
         found = look.heaps.heaps
         room = _MOST_ROWS if rows is None else max(rows, 1)
         named = found if len(found) < room else found[:max(room - 2, 0)]
@@ -228,7 +228,7 @@ class Screen:
         def add(name, heaps, limit=""):
             taken, used = sum(heap.taken_bytes for heap in heaps), sum(heap.used_bytes for heap in heaps)
             cells = {
-                "own heap": name, "blocks": f"{sum(heap.used_blocks for heap in heaps):,}", "live": amount(used),
+                "heap": name, "blocks": f"{sum(heap.used_blocks for heap in heaps):,}", "live": amount(used),
                 "taken": amount(taken), "share": _percent(taken, look.heaps.taken_bytes), "limit": limit,
                 "fullness": f"{_bar(used, taken)} {100 * used / taken if taken else 0:3.0f} %"}
             table.add(*(cells[heading] for heading in shown))

@@ -186,12 +186,12 @@ class Spans:
         for at in range(i.cache_batches, i.cache_batches + i.batch_count * i.batch_stride, i.batch_stride):
             if _number(data, at + i.batch_quota, 4):
                 span = _number(data, at + i.batch_span, 4)
-                self._kept[span].append((f"a batch, of @{number}", _number(data, at + i.batch_list, 8), True))
+                self._kept[span].append((f"a remote batch, of @{number}", _number(data, at + i.batch_list, 8), True))
 
     def _add_loans_and_bins(self, number, data):
         i = self._i
         for c in range(1, i.class_first_large):
-            self._keep(f"blocks that are lent, to @{number}",
+            self._keep(f"a stolen list, of @{number}",
                        _number(data, i.cache_loans + c * i.loan_stride + i.loan_list, 8), True)
             row = c - i.magazine_first
             count = data[i.cache_magazines + row * i.magazine_stride + i.magazine_count] if row >= 0 else 0
