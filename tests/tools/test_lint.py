@@ -176,6 +176,16 @@ class WordsTest(unittest.TestCase):
         self.assertEqual(self.refused('kName = "warm-lab"; out.live_labs = 1;'), [])
         self.assertEqual(self.refused('kName = "warm"; // warm'), ["warm"])
 
+    def test_the_glossary_has_its_own_words(self):
+        table = self.GLOSSARY.replace("what it hands out", "of a current span (`CurrentSpan`)")
+        self.assertEqual(self.refused("", glossary=table), ["current span"])
+        self.assertIn("docs/architecture.md:8: current span", self.lint("", glossary=table).stdout)
+
+    def test_carved_is_a_figure_and_no_word(self):
+        table = self.GLOSSARY.replace("current span |", "current span, carve |")
+        text = "`carved_bytes`, carved_blocks, `carved`\n.TS\nx\tcarved\ty\nwas carved"
+        self.assertEqual(self.refused(text, name="docs/man/x.7", glossary=table), ["carved"])
+
     def test_no_glossary_and_no_files_fail(self):
         self.assertEqual(self.lint("", glossary="").returncode, 1)
         self.assertEqual(self.lint("", name="src/base/x.hpp").returncode, 1)
