@@ -124,6 +124,13 @@ class DocumentsTest(unittest.TestCase):
         with open(os.path.join(SOURCE, "README.md"), encoding="utf-8") as file:
             self.assertLessEqual(len(file.readlines()), README_LINES)
 
+    def test_the_first_screen_of_the_readme_is_for_users(self):
+        """It has few links, and none to a document of the engine's inside."""
+        first = read(SOURCE, "README.md").partition("\n## How it compares")[0]
+        self.assertLessEqual(len(links(first)), 10)
+        inside = [f"docs/{name}.md" for name in ("architecture", "concurrency", "hot-path", "tuning")]
+        self.assertEqual([path for path, _ in links(first) if path in inside or path.startswith("src/")], [])
+
     def test_each_fatal_message_has_a_row(self):
         """And each row a message: of those that are no misuse the table has two more."""
         found = messages(SOURCE)
