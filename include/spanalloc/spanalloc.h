@@ -120,7 +120,7 @@ SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
  * back to the kernel when it would exceed the limit, and near it pools keep none, threads little;
  * sp_soft_limit(3) says how near, and what counts. Returns 0; or -1 with errno ENOTSUP when this
  * library's engine has no soft limit, ENOENT when there is no control group whose memory can be
- * told; nothing has changed then. */
+ * read; nothing has changed then. */
 #define SP_SOFT_LIMIT_CGROUP ((size_t)-1)
 SPANALLOC_PUBLIC int sp_set_soft_limit(size_t bytes) SPANALLOC_NOEXCEPT;
 
@@ -150,7 +150,7 @@ SPANALLOC_PUBLIC int sp_soft_limit_is_near(void) SPANALLOC_NOEXCEPT;
 SPANALLOC_PUBLIC int sp_on_soft_limit(void (*callback)(void* context, size_t held, size_t limit),
                                       void* context) SPANALLOC_NOEXCEPT;
 
-/* What a field below holds that the library's engine cannot tell. */
+/* What a field below holds that the library's engine does not report. */
 #define SP_STATS_NOT_TOLD ((size_t)-1)
 
 /* The heap's accounting; docs/statistics.md says more of each figure. Each is exact at some instant
@@ -184,7 +184,7 @@ struct sp_statistics {
   size_t purged_part_bytes; /* pages of spans in use that were given back */
   size_t decommitted_bytes; /* given back with its addresses; no part of opened_bytes */
   size_t metadata_bytes;    /* the heap's own tables */
-  size_t resident_bytes;    /* in memory: sp_stats_json tells, if it may ask the kernel */
+  size_t resident_bytes;    /* in memory: sp_stats_json reports it, if it may ask the kernel */
   /* Counts of events since the start. */
   size_t growths;      /* steps that took more address space */
   size_t purges;       /* calls that gave pages back, */
