@@ -51,12 +51,12 @@ app = typer.Typer(
 _places = None
 
 
-def _fail(text, code=OWN_FAILURE):
+def fail(text, code=OWN_FAILURE):
     print(f"spanalloc bench: {text}", file=sys.stderr)
     raise typer.Exit(code)
 
 
-def _say(text):
+def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
@@ -81,13 +81,6 @@ def _all_contenders():
 
 def complete_case():
     return [case.id for case in _cases(("full", "quick"), None)]
-
-
-def complete_figure():
-    from papers.shared.figures.catalogue import FIGURES, PAPERS
-
-    return [*((figure.id, f"{figure.number}: {figure.title}") for figure in FIGURES.values()),
-            *((paper.key, f"all of {paper.title}") for paper in PAPERS.values()), ("all", "all of them"), ("list", "their titles and times")]
 
 
 def complete_peer():
@@ -129,7 +122,7 @@ NO_BUILD = typer.Option(
 )
 
 
-def _guarded(kept="What was measured is kept: the same command goes on from there."):
+def guarded(kept="What was measured is kept: the same command goes on from there."):
     """Of a command: what a user can mend ends in one line. `kept`: what an interruption leaves."""
 
     def decorated(command):
@@ -142,12 +135,12 @@ def _guarded(kept="What was measured is kept: the same command goes on from ther
                 return command(*arguments, **options)
             except (allocators.BadChoice, build.Failed, schedule.Mixed, store.InUse, store.Damaged, libraries.Missing,
                     FileNotFoundError) as error:
-                return _fail(error)
+                return fail(error)
             except OSError as error:
-                return _fail(f"{error.filename or 'the results'}: {error.strerror}")
+                return fail(f"{error.filename or 'the results'}: {error.strerror}")
             except KeyboardInterrupt:
                 execute.end_all_but(set())
-                return _fail(f"interrupted. {kept}", INTERRUPTED)
+                return fail(f"interrupted. {kept}", INTERRUPTED)
 
         return guarded
 
@@ -196,7 +189,7 @@ def _contenders(names, with_, ablations, nbbs, planned=False):
 
 
 @app.command("run", context_settings=HELP_SETTINGS)
-@_guarded()
+@guarded()
 def run_command(
     quick: bool = typer.Option(False, "--quick", help="Small parameters, few cases: under 5 minutes on 2 cores."),
     rounds: Optional[int] = ROUNDS_OPTION,
@@ -239,7 +232,7 @@ def run_command(
     cases = _cases(("quick",) if quick else ("full",), only)
     count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     if not no_build and not list_:
-        build.make(_places, build.helpers(_places), _say)  # which check what --with names
+        build.make(_places, build.helpers(_places), say)  # which check what --with names
     chosen = _contenders(names, with_, ablations, nbbs, planned=not no_build)
     cells = schedule.balanced_cells(cases, chosen, count)
     if not cells:
@@ -260,9 +253,9 @@ def run_command(
     from spanalloc_bench import analyse, report, summary  # noqa: F401
 
     if not no_build:
-        build.make(_places, [*build.of_contenders(_places, taking_part), *build.of_cases(_places, cases)], _say)
+        build.make(_places, [*build.of_contenders(_places, taking_part), *build.of_cases(_places, cases)], say)
         chosen = _contenders(names, with_, ablations, nbbs)
-    schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
+    schedule.run_cells(_places, cases, chosen, count, folder, say, again=again)
     _require_results(folder, cases)
     summary.print_groups(analyse.load(folder), screen.console())
     _show(folder)
@@ -298,14 +291,14 @@ def _judge_ours(folder, cases, chosen):
         if s.allocator in ours and s.case in ids and s.status in (CRASHED, HUNG, FAILED, NOT_PRELOADED)
     }
     if bad:
-        _fail("no result for " + ", ".join(f"{name} in {case}" for name, case in sorted(bad)), 1)
+        fail("no result for " + ", ".join(f"{name} in {case}" for name, case in sorted(bad)), 1)
 
 
 # ---- looking at results ----
 
 
 @app.command("report", short_help="Print a run's summary once more, and write its report.", context_settings=HELP_SETTINGS)
-@_guarded()
+@guarded()
 def report_command(
     folder: Optional[str] = typer.Argument(None, metavar="[DIR]", help="A run's folder. Default: out/bench."),
     tables: bool = typer.Option(False, "--tables", help="Also print the table of every case."),
@@ -340,7 +333,7 @@ def report_command(
 
 
 @app.command("keep", short_help="Copy a run's samples, compressed, to be kept.", context_settings=HELP_SETTINGS)
-@_guarded(kept="Nothing was changed.")
+@guarded(kept="Nothing was changed.")
 def keep_command(
     folder: str = typer.Argument(..., metavar="DIR", help="A run's folder."),
     destination: str = typer.Argument(..., metavar="DESTINATION", help="The folder to be made, for example in bench/results."),
@@ -364,7 +357,7 @@ def keep_command(
 
 
 @app.command("list", short_help="List the cases and the contenders.", context_settings=HELP_SETTINGS)
-@_guarded()
+@guarded()
 def list_command(
     quick: bool = typer.Option(False, "--quick", help="Only the cases of the quick suite."),
     only: Optional[List[str]] = typer.Option(
@@ -398,90 +391,8 @@ def _print_contenders(found):
          contender.missing or contender.path) for contender in found]))
 
 
-# ---- the papers ----
-
-
-@app.command("figure", short_help="Reproduce a figure or table of one of the papers.", context_settings=HELP_SETTINGS)
-@_guarded()
-def figure_command(
-    figure: str = typer.Argument(
-        ..., metavar="ID|PAPER|all|list", autocompletion=complete_figure,
-        help="A figure's name, or a paper's for all of its figures; `list` prints them with their times.",
-    ),
-    rounds: Optional[int] = typer.Option(None, "--rounds", "-n", min=1, metavar="N", help="Rounds. Default: the figure's."),
-    with_: Optional[List[str]] = WITH,
-    out: Optional[str] = typer.Option(
-        None, "--out", "-o", metavar="DIR",
-        help="Where the results are kept. Default: out/bench of the source tree, where the suite's are too.",
-    ),
-    again: bool = AGAIN,
-    nbbs: Optional[str] = NBBS,
-    no_build: bool = NO_BUILD,
-):
-    """Reproduce a figure or table of one of the papers, scaled to this machine, with what the paper claims and whether
-    it holds here.
-
-    `figure list` says how long each takes, from seconds to some minutes. Figures share their runs with each other and
-    with the suite where they measure the same; an interrupted one goes on with the same command. The figure is also
-    kept as a PNG and as JSON below DIR/figures. What a figure needs and is not built yet, its paper's variants too, is
-    built first, unless --no-build is given.
-
-    Exit code: 0; 1 when there is a figure of which nothing could be measured; 125 when what it needs cannot be built or
-    the command cannot be understood; 130 when interrupted.
-
-    \b
-    Examples:  spanalloc bench figure list
-               spanalloc bench figure scalloc-6a
-    """
-
-    from papers.shared import figures
-
-    if figure != "list":
-        import psutil  # noqa: F401  # before anything is built or measured
-    try:
-        empty = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
-                                console=screen.console(), building=not no_build)
-    except figures.UnknownFigure as error:
-        raise allocators.BadChoice(str(error)) from None
-    if empty:
-        _fail(f"nothing could be measured of {', '.join(empty)}", 1)
-
-
-@app.command("papers", short_help="List every claim of the papers with its verdict.", context_settings=HELP_SETTINGS)
-@_guarded()
-def papers_command(
-    results: Optional[str] = typer.Option(
-        None, "--results", metavar="DIR", help="Folder that the figures were run into. Default: out/bench."
-    ),
-    more: Optional[List[str]] = typer.Argument(
-        None, metavar="[DIR...]", help="Further folders; of a figure that is in several the last one counts."
-    ),
-    write: bool = typer.Option(False, "--write", help="Write docs/papers.md instead of printing it."),
-):
-    """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing. In
-    a fresh clone no figure has been run: what was recorded is below bench/results/figures.
-
-    \b
-    Examples:  spanalloc bench papers --results bench/results/figures/*
-               spanalloc bench figure all
-               spanalloc bench papers --write
-    """
-
-    from papers.shared import figures
-
-    first = os.path.abspath(results) if results else tree.DEFAULT_OUT
-    text = figures.papers(first, *map(os.path.abspath, more or []))
-    if not write:
-        print(text, end="")
-        return
-    path = os.path.join(tree.SOURCE, "docs", "papers.md")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    print(f"wrote {path}")
-
-
 @app.command("manycore", short_help="Simulate machines of 1 to 64 cores.", context_settings=HELP_SETTINGS)
-@_guarded()
+@guarded()
 def manycore_command(
     cores: Optional[str] = typer.Option(
         None, "--cores", metavar="N,N", help="Default 1,2,4,8,16,32,64; of an odd number malloc-test leaves one idle."
@@ -520,13 +431,13 @@ def manycore_command(
 
     if not manycore.command(
         _places, cores=cores, names=names, allocator_names=allocators_, with_=with_ or (), out=out, quick=quick,
-        only_report=report, say=_say, building=not no_build,
+        only_report=report, say=say, building=not no_build,
     ):
         raise typer.Exit(1)
 
 
 @app.command("peers", context_settings=HELP_SETTINGS)
-@_guarded(kept="Peers that were built are kept.")
+@guarded(kept="Peers that were built are kept.")
 def peers_command(
     only: Optional[List[str]] = typer.Argument(
         None, metavar="[NAME...]", autocompletion=complete_peer,
@@ -563,13 +474,13 @@ def peers_command(
     from spanalloc_bench import originals as of_papers, peers
 
     if not no_build:
-        build.make(_places, build.helpers(_places), _say)  # which check what was built
-    if (of_papers if originals else peers).command(_places, only or [], _say):
+        build.make(_places, build.helpers(_places), say)  # which check what was built
+    if (of_papers if originals else peers).command(_places, only or [], say):
         raise typer.Exit(1)
 
 
 @app.command("attacks", short_help="See what allocators do when memory is misused.", context_settings=HELP_SETTINGS)
-@_guarded(kept="An earlier run's outcomes are as they were.")
+@guarded(kept="An earlier run's outcomes are as they were.")
 def attacks_command(
     attacks: Optional[str] = typer.Option(
         None, "--attacks", "-k", metavar="A,B", help="Only these attacks, by name; --list shows them. Default: all."
@@ -620,17 +531,17 @@ def attacks_command(
 
     if list_:
         if not no_build:
-            build.make(_places, [build.program(_places, suite.PROGRAM)], _say)
+            build.make(_places, [build.program(_places, suite.PROGRAM)], say)
         screen.console().print(screen.table(("attack", "what it is", "bytes", "processes"), [
             (attack.name, f"{attack.group}: {attack.title}", ", ".join(map(str, attack.sizes)), str(attack.repeat))
             for attack in suite.chosen_attacks(suite.catalogue(_places), attacks)]))
         return
     suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s, out=out,
-                  write_document=write, show=show, say=_say, console=screen.console(), building=not no_build)
+                  write_document=write, show=show, say=say, console=screen.console(), building=not no_build)
 
 
 @app.command("soak", short_help="See whether the memory of servers grows.", context_settings=HELP_SETTINGS)
-@_guarded(kept="Programs that were finished are kept: the same command starts the others anew.")
+@guarded(kept="Programs that were finished are kept: the same command starts the others anew.")
 def soak_command(
     minutes: float = typer.Option(40.0, "--minutes", "-m", min=0.1, metavar="N", help="How long the load goes on."),
     names: Optional[str] = typer.Option(
@@ -684,7 +595,7 @@ def soak_command(
 
     if not command.command(
         _places, minutes=minutes, names=names, allocator_names=allocators_, with_=with_ or (), cycle_s=cycle,
-        seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=screen.console(),
+        seed=seed, out=out, again=again, only_report=report, write=write, say=say, console=screen.console(),
         building=not no_build,
     ):
         raise typer.Exit(1)
@@ -692,7 +603,7 @@ def soak_command(
 
 @app.command("memory-return", short_help="See how much memory comes back once most of a heap is freed.",
              context_settings=HELP_SETTINGS)
-@_guarded(kept="An earlier run's samples are as they were.")
+@guarded(kept="An earlier run's samples are as they were.")
 def memory_return_command(
     names: Optional[str] = typer.Option(
         None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
@@ -737,7 +648,7 @@ def memory_return_command(
 
     if not memory_return.command(
         _places, names=names, with_=with_ or (), cases=cases or (), seconds=seconds, megabytes=megabytes, out=out,
-        show=show, write_documents=write, say=_say, console=screen.console(), building=not no_build,
+        show=show, write_documents=write, say=say, console=screen.console(), building=not no_build,
     ):
         raise typer.Exit(1)
 
@@ -746,6 +657,10 @@ def use_places(places):
     """Says where the build's files are."""
     global _places
     _places = places
+
+
+def places():
+    return _places
 
 
 def complete(places):

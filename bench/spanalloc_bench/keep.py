@@ -2,8 +2,8 @@
 
     samples, simulations, outcomes  ->  compressed; runs, reports and verdicts go on from them
     what they were taken under      ->  the same, in fewer lines
-    figures/ID.json                 ->  figures.json, without what the samples say
     medians.csv                     ->  made anew: the one table that is there to be read
+    what extensions have there      ->  as each of them says
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import os
 import shutil
 import tempfile
 
-from spanalloc_bench import allocators, attacks, manycore, manycore_rows, medians, memory_return, packed, store
-from papers.shared.figures import records as figures
+from spanalloc_bench import allocators, attacks, extensions, manycore, manycore_rows, medians, memory_return, packed, store
 from spanalloc_bench.soak import records as soak
 
 TABLES = (store.SAMPLES, manycore_rows.CSV, attacks.CSV, soak.CSV, memory_return.CSV)
@@ -34,14 +33,9 @@ def keep(folder, destination, pictures=()) -> Kept:
     """Makes the folder `destination`; `pictures` are files of `folder` that are to be seen there. Changes nothing in
     `folder`. BadChoice or FileNotFoundError before anything is written."""
     folder, destination = os.path.abspath(folder), os.path.abspath(destination)
-    notes = figures.notes(folder)
-    if not notes and not any(packed.path(folder, name) for name in TABLES):
+    beside = [extension for extension in extensions.joined if extension.holds(folder)]
+    if not beside and not any(packed.path(folder, name) for name in TABLES):
         raise FileNotFoundError(f"{folder} holds no results: none of {', '.join(TABLES)}")
-    other = sorted(figures.files(folder) - notes.keys())
-    if other:
-        raise allocators.BadChoice(
-            f"{folder} has figures of another version, {other[0]} for one: `spanalloc bench figure all --out {folder}` "
-            "judges them anew, and measures only what is not there")
     if os.path.lexists(destination) and (not os.path.isdir(destination) or os.listdir(destination)):
         raise allocators.BadChoice(f"{destination} holds something already; choose another folder")
     for name in pictures:
@@ -54,11 +48,8 @@ def keep(folder, destination, pictures=()) -> Kept:
         _fill(folder, whole)
         if packed.path(folder, store.SAMPLES):
             medians.write(folder, whole)
-        if os.path.isdir(os.path.join(folder, figures.VARIANTS)):
-            os.mkdir(os.path.join(whole, figures.VARIANTS))
-            _fill(os.path.join(folder, figures.VARIANTS), os.path.join(whole, figures.VARIANTS))
-        if notes:
-            figures.write_notes(whole, notes)
+        for extension in beside:
+            extension.keep(folder, whole, _fill)
         for name in pictures:
             shutil.copyfile(os.path.join(folder, name), os.path.join(whole, name))
         os.rename(whole, destination)

@@ -14,7 +14,7 @@ from unittest import mock
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
-sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools"), SOURCE]
 
 from spanalloc_bench import allocators, build, packages, progress, tree  # noqa: E402
 from spanalloc_bench.cases import catalogue  # noqa: E402

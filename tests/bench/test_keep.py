@@ -9,10 +9,10 @@ import tempfile
 import unittest
 
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools"), SOURCE]
 
 from spanalloc_bench import allocators, attacks, keep, manycore, manycore_rows, medians, memory_return, packed, store  # noqa: E402
-from papers.shared.figures import records as figures  # noqa: E402
+from papers.shared.figures import commands, records as figures  # noqa: E402,F401
 from papers.shared.figures.figure import FORMAT  # noqa: E402
 from spanalloc_bench.model import Sample  # noqa: E402
 from spanalloc_bench.soak import records  # noqa: E402

@@ -12,7 +12,7 @@ from unittest import mock
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
-sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools"), SOURCE]
 
 from spanalloc_bench import allocators, originals, peers  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402

@@ -16,7 +16,7 @@ import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(HERE))
-sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools"), SOURCE]
 
 import before_after  # noqa: E402
 from spanalloc_bench import analyse, documents, readme, store, tables, units, words  # noqa: E402
@@ -320,9 +320,10 @@ class ReportTest(Run):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        from papers.shared.figures import commands, figure  # noqa: F401
         from spanalloc_bench import report
 
-        figures = os.path.join(cls.folder, report.FIGURES)
+        figures = os.path.join(cls.folder, figure.FOLDER)
         os.mkdir(figures)
         with open(os.path.join(figures, "x-1.json"), "w", encoding="utf-8") as file:
             claim = {"name": "a", "text": "it scales", "place": "7.2", "subject": "scalloc", "verdict": "holds",

@@ -3,12 +3,14 @@
 
 A file in src/ may include only from its own folder and from those above it in the list below, and no file that
 includes it. The code of a paper, papers/ROOM/, may include from its own room, from papers/shared/, and from the folders of
-src/ that the engines share; nothing in src/ includes it. Tests and figures in the rooms may include anything.
+src/ that the engines share; nothing in src/ includes it. Tests and figures in the rooms may include anything. The benchmark
+suite, bench/, neither includes nor imports anything of papers/.
 
 Besides: system calls are made in os/ only, std::atomic stands behind base/atomic.hpp only, and what can be chosen about an
 engine is read from its config, whichever that is, and not from the product's.
 """
 
+import ast
 import pathlib
 import re
 import sys
@@ -18,7 +20,9 @@ ORDER = ("include", "base", "os", "sync", "thread", "pages", "heaps", "engine", 
 PAPERS_MAY = ("standard/span_pool.hpp",)
 # Folders of a paper's room that may include anything.
 FREE = ("tests", "figures")
+SUITE_KNOWS = "the suite knows no paper; what papers/ adds to it joins by bench/spanalloc_bench/extensions.py"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
+CODE = (".h", ".hpp", ".c", ".cpp")
 ATOMIC_DOOR = "base/atomic.hpp"
 # A constant of one config, by the config's name.
 OF_ONE_CONFIG = r"\b(?:Standard|Scalloc|Supermalloc|A2alloc)\w*::k[A-Z]\w*"
@@ -104,7 +108,7 @@ def sources(source):
     for root, folder in (("include", "include"), ("src", "src"), (".", "papers")):
         for path in sorted((source / folder).rglob("*")):
             name = path.relative_to(source / root).as_posix()
-            if path.suffix in (".h", ".hpp", ".c", ".cpp") and not (folder == "papers" and name.split("/")[2] in FREE):
+            if path.suffix in CODE and not (folder == "papers" and name.split("/")[2] in FREE):
                 yield name, path
 
 
@@ -134,6 +138,29 @@ def circles(source):
     ]
 
 
+def imports(path):
+    """(line, module) of each import of a Python file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+
+
+def check_suite(source):
+    """[(path, line, text)] of what bench/ takes from papers/."""
+    found = []
+    for path in sorted((source / "bench").rglob("*")):
+        if path.suffix == ".py":
+            found += [(path, line, f"imports {module}: {SUITE_KNOWS}") for line, module in imports(path)
+                      if module.split(".")[0] == "papers"]
+        elif path.suffix in CODE:
+            text = without_comments(path.read_text(encoding="utf-8"))
+            found += [(path, text.count("\n", 0, match.start(2)) + 1, f"includes {match.group(2)}: {SUITE_KNOWS}")
+                      for match in INCLUDE.finditer(text) if match.group(2).startswith("papers/")]
+    return found
+
+
 def main():
     source = pathlib.Path(sys.argv[1])
     failures = files = 0
@@ -147,7 +174,7 @@ def main():
         for line, text in problems:
             print(f"{path}:{line}: {text}")
             failures += 1
-    for path, line, text in circles(source):
+    for path, line, text in [*circles(source), *check_suite(source)]:
         print(f"{path}:{line}: {text}")
         failures += 1
     print(f"{files} files, {failures} violations")

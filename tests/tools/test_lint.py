@@ -20,10 +20,11 @@ def script(path, *arguments):
 
 class LayersTest(unittest.TestCase):
     def lint(self, **files):
-        """Lints a tree of the files given as folder__name=text."""
+        """Lints a tree of the files given as folder__name=text, headers but for bench__NAME_py."""
         with tempfile.TemporaryDirectory() as tree:
             for name, text in files.items():
-                path = os.path.join(tree, name.replace("__", "/") + ".hpp")
+                name = name[:-3] + ".py" if name.endswith("_py") else name + ".hpp"
+                path = os.path.join(tree, name.replace("__", "/"))
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)
@@ -62,6 +63,17 @@ class LayersTest(unittest.TestCase):
             self.assertEqual(of(include, "papers__two__tests__t").returncode, 0, include)
         self.assertEqual(of("papers/one/engine/e.hpp", "papers__shared__s2").returncode, 1)
         self.assertEqual(of("papers/shared/s.hpp", "src__api__y").returncode, 1)
+
+    def test_the_suite_knows_no_paper(self):
+        for text, what in (("\nfrom papers.shared import figures", "imports papers.shared"), ("\nimport papers.x", "imports papers.x"),
+                           ("\ndef f():\n    from papers import x", "imports papers")):
+            run = self.lint(src__base__a="", bench__suite__x_py=text)
+            self.assertEqual(run.returncode, 1)
+            self.assertRegex(run.stdout, rf"x\.py:[23]: {what}: the suite knows no paper; ")
+        run = self.lint(src__base__a="", bench__x='\n#include "papers/shared/s.hpp"')
+        self.assertIn("x.hpp:2: includes papers/shared/s.hpp: the suite knows no paper", run.stdout)
+        run = self.lint(src__base__a="", bench__x_py="import os  # not papers", bench__x='#include "support/a.hpp"')
+        self.assertEqual(run.returncode, 0, run.stdout)
 
     def test_include_without_folder_fails(self):
         self.assertEqual(self.lint(src__base__a='#include "b.hpp"', src__base__b="").returncode, 1)

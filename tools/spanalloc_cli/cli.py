@@ -136,9 +136,10 @@ def _suite():
                 "the repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench.")
     if sys.version_info < (3, 10):
         return f"bench needs Python 3.10 or newer; this is {sys.version.split()[0]}"
-    sys.path.insert(0, _SUITE)
+    sys.path[:0] = [_SUITE, os.path.dirname(_SUITE)]
     try:
         from spanalloc_bench import cli as suite
+        from papers.shared.figures import commands  # noqa: F401  # they join the suite, which knows no paper
     except ImportError as error:
         return (f"{error}. bench needs the Python packages typer and rich: scripts/bench sets up build/venv, which\n"
                 f"has them; or name a Python that does: SPANALLOC_PYTHON=/a/venv/bin/python3 (not {sys.executable})")

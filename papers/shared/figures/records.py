@@ -12,7 +12,7 @@ import math
 import os
 import statistics
 
-from spanalloc_bench import old_names, packed, store
+from spanalloc_bench import allocators, old_names, packed, store
 from papers.shared.figures import derived, simulated, verdicts
 from papers.shared.figures.catalogue import FIGURES
 from papers.shared.figures.data import Data
@@ -198,6 +198,25 @@ def notes(folder) -> dict[str, dict]:
 
 def write_notes(folder, found):
     packed.replace(os.path.join(folder, NOTES), packed.laid_out({"format": FORMAT, "figures": found}).encode())
+
+
+def can_be_kept(folder) -> bool:
+    """Whether the folder has figures to keep. BadChoice where one was judged by another version."""
+    found = notes(folder)
+    other = sorted(files(folder) - found.keys())
+    if other:
+        raise allocators.BadChoice(
+            f"{folder} has figures of another version, {other[0]} for one: `spanalloc bench figure all --out {folder}` "
+            "judges them anew, and measures only what is not there")
+    return bool(found)
+
+
+def keep(folder, target, copy_tables):
+    """Keeps the notes of the folder's figures, and the variants' runs by `copy_tables`."""
+    if os.path.isdir(os.path.join(folder, VARIANTS)):
+        os.mkdir(os.path.join(target, VARIANTS))
+        copy_tables(os.path.join(folder, VARIANTS), os.path.join(target, VARIANTS))
+    write_notes(target, notes(folder))
 
 
 def from_samples(folder) -> dict[str, Data]:

@@ -391,6 +391,7 @@ class KeptTest(unittest.TestCase):
         self.assertEqual(after["scalloc-7b"]["given"], ["mine"])
 
     def test_the_report_draws_them(self):
+        from papers.shared.figures import commands  # noqa: F401
         from spanalloc_bench import report
 
         self.strip()
