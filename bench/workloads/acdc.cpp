@@ -50,13 +50,11 @@
 //
 // Operations: objects allocated, each freed by the end. Every link carries the set's tag, every
 // word of an object its expected value; all are checked in each access and before the free.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "support/mapped_array.hpp"
+#include "support/resident.hpp"
 #include "support/workload.hpp"
 
 namespace {
@@ -355,21 +353,9 @@ void bury(Worker& w, Set& set, bool own) {
 
 // ---- resident memory ----
 
-// RSS + page tables of this process in KiB without the workload's own tables,
-// without a call of malloc.
 std::uint64_t resident_kib() {
-  char text[4096];
-  const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-  const ssize_t length = file >= 0 ? read(file, text, sizeof text - 1) : -1;
-  if (file >= 0) close(file);
-  workload::check(length > 0, "acdc: cannot read /proc/self/status");
-  text[length] = '\0';
-  std::uint64_t sum = 0;
-  for (const char* name : {"\nVmRSS:", "\nVmPTE:"})
-    if (const char* at = std::strstr(text, name))
-      sum += std::strtoull(at + std::strlen(name), nullptr, 10);
-  const std::uint64_t tables = workload::own_bytes.now / 1024;
-  return sum > tables ? sum - tables : 0;
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(workload::resident_beyond_tables(), 0) /
+                                    1024);
 }
 
 struct ResidentMean {
@@ -478,12 +464,12 @@ int main(int argc, char** argv) {
   WarmUpGate warm(static_cast<std::ptrdiff_t>(p.threads));
   ResidentMean resident;
   resident.every = (p.steps + 63) / 64;
+  resident_kib();  // from here on what that needs itself is resident
   const std::uint64_t base = resident_kib();
   const std::uint64_t ns = workload::run_threads(
       p.threads, [&](std::uint64_t i) { run(workers, workers[i], gate, warm, resident); });
 
   std::uint64_t allocator = 0, building = 0, access = 0, allocated = 0, freed = 0, remotely = 0;
-  std::int64_t peak = 0;
   for (const Worker& w : workers) {
     allocator += w.allocator_ns;
     building += w.build_ns;
@@ -491,24 +477,19 @@ int main(int argc, char** argv) {
     allocated += w.allocated;
     freed += w.freed;
     remotely += w.freed_remotely;
-    peak += w.live.peak();
   }
   workload::check(allocated == freed, "acdc: not every object was freed");
   const auto mean_s = [&](std::uint64_t sum) {
     return static_cast<double>(sum) * 1e-9 / static_cast<double>(p.threads);
   };
   workload::Record record(options, p.threads);
-  record.operations(allocated);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
   record.metric("allocator_s", mean_s(allocator));
   record.metric("build_s", mean_s(building));
   record.metric("allocator_build_s", mean_s(allocator + building));
   record.metric("access_s", mean_s(access));
-  record.metric("mean_rss_kib",
-                static_cast<double>(resident.sum) / static_cast<double>(resident.samples));
-  record.metric("base_rss_kib", static_cast<double>(base));
+  record.metric("mean_rss_kib", resident.sum, resident.samples);
+  record.metric("base_rss_kib", base);
   record.metric("remote_frees_percent",
                 freed > 0 ? 100.0 * static_cast<double>(remotely) / static_cast<double>(freed) : 0);
-  record.print();
+  record.print(allocated, ns, workload::sum_of_peaks(workers));
 }

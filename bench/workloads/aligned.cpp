@@ -100,17 +100,17 @@ int main(int argc, char** argv) {
   Shape shape;
   shape.low = options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
   shape.high = options.integer("high", 2048, 1, std::uint64_t{1} << 36, "largest size in bytes");
-  const std::uint64_t low_align =
+  const auto low_align =
       options.integer("low-align", 32, 8, 1u << 30, "smallest alignment, a power of two");
-  const std::uint64_t high_align =
+  const auto high_align =
       options.integer("high-align", 4096, 8, 1u << 30, "largest alignment, a power of two");
   shape.plain =
       options.integer("plain", 30, 0, 100, "percent of the allocations that are plain malloc");
-  const std::uint64_t live =
+  const auto live =
       options.integer("live", 2000, 1, 1u << 26, "blocks that stand at once, in each thread");
-  const std::uint64_t operations =
+  const auto operations =
       options.integer("operations", 1000000, 1, 1u << 31, "allocations by each thread");
-  const std::uint64_t threads =
+  const auto threads =
       options.integer("threads", 1, 1, 1024, "threads, each with blocks of its own");
   options.require(shape.low <= shape.high, "--low must not be above --high");
   options.require(std::has_single_bit(low_align) && std::has_single_bit(high_align),
@@ -127,12 +127,6 @@ int main(int argc, char** argv) {
   const std::uint64_t ns =
       workload::run_threads(threads, [&](std::uint64_t i) { churners[i].churn(operations); });
 
-  workload::Record record(options, threads);
-  std::int64_t peak = 0;
-  for (const Result& r : results) peak += r.live.peak();
-  record.operations(threads * operations);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
-  record.print();
-  return 0;
+  workload::Record(options, threads)
+      .print(threads * operations, ns, workload::sum_of_peaks(results));
 }

@@ -43,8 +43,7 @@ struct Outcome {
 std::int64_t at_start = 0;
 
 double held_mib() {
-  return workload::mib(workload::resident_bytes() -
-                       static_cast<std::int64_t>(workload::own_bytes.now) - at_start);
+  return workload::mib(workload::resident_beyond_tables() - at_start);
 }
 
 // `id` tells the word of a block from that of every other one.
@@ -94,11 +93,6 @@ void drop(const Block& b) {
   std::free(b.memory);
 }
 
-void sleep_ms(long ms) {
-  const timespec pause = {ms / 1000, ms % 1000 * 1'000'000};
-  nanosleep(&pause, nullptr);
-}
-
 // Eight a doubling, no two that differ by less than 16 bytes.
 std::vector<std::size_t> all_sizes() {
   std::vector<std::size_t> sizes;
@@ -113,7 +107,7 @@ std::vector<std::size_t> all_sizes() {
 // For so many milliseconds every 5 a block of each doubling comes and goes.
 void pass_by(std::uint64_t ms) {
   for (std::uint64_t i = 0; i < ms / 5; ++i) {
-    sleep_ms(5);
+    workload::sleep_ms(5);
     for (std::size_t size = kSmallest; size <= kLargest; size *= 2) drop(make(size, i));
   }
 }
@@ -354,7 +348,7 @@ Outcome trickle(const Parameters& p) {
   double sum = 0;
   do {
     for (unsigned i = 0; i < 20; ++i, ++turn) drop(make(sizes[turn % sizes.size()], turn));
-    sleep_ms(1);
+    workload::sleep_ms(1);
     sum += held_mib();
     ++looks;
   } while (workload::now_ns() - start < p.rounds * 1'000'000);
@@ -615,10 +609,7 @@ int main(int argc, char** argv) {
   at_start = workload::resident_bytes();
   const Outcome outcome = shape.run(p);
   workload::Record record(options, p.threads);
-  record.operations(outcome.operations);
-  record.elapsed_ns(outcome.ns);
   record.metric("held_mib", outcome.held_mib);
   if (outcome.trimmed_mib >= 0) record.metric("trimmed_mib", outcome.trimmed_mib);
-  record.print();
-  return 0;
+  record.print(outcome.operations, outcome.ns);
 }

@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
         for (int i = 0; i < workload::kJudgedRounds; ++i) warm_judge.round(thread);
       });
   workload::Record record(options, p.threads);
-  workload::record_judged(record, p, judge, ns);
+  workload::record_judged(record, judge);
   record.metric("false_sharing_warm", warm_judge.rounds_with_sharing() > 0 ? 1 : 0);
-  record.print();
+  record.print(p.operations(), ns, p.live_bytes());
 }

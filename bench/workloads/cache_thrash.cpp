@@ -28,6 +28,6 @@ int main(int argc, char** argv) {
   const auto nothing = [](std::uint64_t) {};
   const std::uint64_t ns = workload::run_judged(judge, p, nothing, nothing);
   workload::Record record(options, p.threads);
-  workload::record_judged(record, p, judge, ns);
-  record.print();
+  workload::record_judged(record, judge);
+  record.print(p.operations(), ns, p.live_bytes());
 }

@@ -104,17 +104,16 @@ class Churner {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "calloc_churn", "beyond the papers",
                             "calloc at random replacement, checked to be zero");
-  const std::size_t low =
-      options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
-  const std::size_t high =
+  const auto low = options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
+  const auto high =
       options.integer("high", 1024, 1, std::uint64_t{1} << 36, "largest size in bytes");
-  const std::uint64_t live =
+  const auto live =
       options.integer("live", 4096, 1, 1u << 26, "blocks that stand at once, in each thread");
-  const std::uint64_t operations =
+  const auto operations =
       options.integer("operations", 1000000, 1, 1u << 31, "calls of calloc by each thread");
   const auto touch = static_cast<Touch>(
       options.choice("touch", {"all", "lines", "ends"}, "what is checked and dirtied"));
-  const std::uint64_t threads =
+  const auto threads =
       options.integer("threads", 1, 1, 1024, "threads, each with blocks of its own");
   options.require(low <= high, "--low must not be above --high");
   options.done();
@@ -127,12 +126,6 @@ int main(int argc, char** argv) {
   const std::uint64_t ns =
       workload::run_threads(threads, [&](std::uint64_t i) { churners[i].churn(operations); });
 
-  workload::Record record(options, threads);
-  std::int64_t peak = 0;
-  for (const Result& r : results) peak += r.live.peak();
-  record.operations(threads * operations);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
-  record.print();
-  return 0;
+  workload::Record(options, threads)
+      .print(threads * operations, ns, workload::sum_of_peaks(results));
 }

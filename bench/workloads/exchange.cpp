@@ -39,13 +39,10 @@ int main(int argc, char** argv) {
   workload::Options options(
       argc, argv, "exchange", "beyond the papers",
       "one thread allocates, others free at random what it allocated long before");
-  const std::uint64_t threads =
-      options.integer("threads", 4, 2, 1000, "threads; one of them allocates");
-  const std::uint64_t objects =
-      options.integer("objects", 1'000'000, 1, 100'000'000, "blocks alive");
-  const std::uint64_t size = options.integer("size", 64, 8, 1 << 20, "bytes of a block");
-  const std::uint64_t exchanges =
-      options.integer("exchanges", 4'000'000, 1, 1'000'000'000, "exchanges");
+  const auto threads = options.integer("threads", 4, 2, 1000, "threads; one of them allocates");
+  const auto objects = options.integer("objects", 1'000'000, 1, 100'000'000, "blocks alive");
+  const auto size = options.integer("size", 64, 8, 1 << 20, "bytes of a block");
+  const auto exchanges = options.integer("exchanges", 4'000'000, 1, 1'000'000'000, "exchanges");
   options.done();
 
   const std::uint64_t takers = threads - 1;
@@ -110,9 +107,5 @@ int main(int argc, char** argv) {
   workload::run_threads(threads, [&](std::uint64_t i) { i == 0 ? hand_on() : take(i - 1); });
   for (std::uint64_t i = 0; i < part * takers; ++i) give_back(table[i]);
 
-  workload::Record record(options, threads);
-  record.operations(lots * kLot * takers);
-  record.elapsed_ns(elapsed);
-  record.peak_live(static_cast<std::int64_t>(part * takers * size));
-  record.print();
+  workload::Record(options, threads).print(lots * kLot * takers, elapsed, part * takers * size);
 }

@@ -19,11 +19,9 @@ std::uint64_t word_of(const std::uint64_t* object) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "first_words", "beyond the papers",
                             "reads of the first word of objects of one size");
-  const std::size_t size =
-      options.integer("size", 70000, 8, std::uint64_t{1} << 32, "bytes of an object");
-  const std::uint64_t count = options.integer("objects", 1000, 1, 1u << 24, "objects");
-  const std::uint64_t reads =
-      options.integer("reads", 10'000'000, 1, std::uint64_t{1} << 40, "reads");
+  const auto size = options.integer("size", 70000, 8, std::uint64_t{1} << 32, "bytes of an object");
+  const auto count = options.integer("objects", 1000, 1, 1u << 24, "objects");
+  const auto reads = options.integer("reads", 10'000'000, 1, std::uint64_t{1} << 40, "reads");
   options.done();
 
   // A ring through all of them in random order.
@@ -47,10 +45,6 @@ int main(int argc, char** argv) {
   workload::check(at == objects[reads % count], "first_words: an object was overwritten");
   for (std::uint64_t* object : objects) std::free(object);
 
-  workload::Record record(options, 1);
-  record.operations(reads);
-  record.elapsed_ns(elapsed);
-  record.peak_live(-1);  // the program touches one word of each: it is no floor for memory
-  record.print();
-  return 0;
+  // The program touches one word of each: they are no floor for memory.
+  workload::Record(options, 1).print(reads, elapsed);
 }

@@ -98,8 +98,7 @@ class Heap {
   // A little activity every 5 ms.
   void rest(std::uint64_t milliseconds) {
     for (std::uint64_t i = 0; i < milliseconds / 5; ++i) {
-      const timespec pause = {0, 5'000'000};
-      nanosleep(&pause, nullptr);
+      workload::sleep_ms(5);
       for (std::uint32_t size = 32; size <= 65536; size *= 2) {
         drop(allocate(size));
       }
@@ -146,14 +145,13 @@ class Heap {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "fragmentation", "beyond the papers",
                             "a long churn whose sizes change in phases");
-  const std::uint64_t live_mib =
-      options.integer("live-mib", 32, 1, 1u << 20, "MiB that stand at all times");
-  const std::uint64_t turnover =
+  const auto live_mib = options.integer("live-mib", 32, 1, 1u << 20, "MiB that stand at all times");
+  const auto turnover =
       options.integer("turnover", 3, 1, 1000, "times the live bytes are allocated in a phase");
-  const std::uint64_t pinned =
+  const auto pinned =
       options.integer("pinned", 3, 0, 15, "percent of a phase's objects that stay to the end");
-  const std::uint64_t phases = options.integer("phases", kPhaseCount, 1, kPhaseCount, "phases");
-  const std::uint64_t rest_ms =
+  const auto phases = options.integer("phases", kPhaseCount, 1, kPhaseCount, "phases");
+  const auto rest_ms =
       options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest at the end");
   options.done();
 
@@ -161,12 +159,10 @@ int main(int argc, char** argv) {
   std::vector<workload::SizeTable> sizes;
   for (const Range& range : kPhases) sizes.emplace_back(range.low, range.high, 1);
   Heap heap(target, turnover);
-  const auto resident = [] {
-    return workload::resident_bytes() - static_cast<std::int64_t>(workload::own_bytes.now);
-  };
-  const std::int64_t before = resident();
+  const std::int64_t before = workload::resident_beyond_tables();
   const auto over_live = [&] {
-    return static_cast<double>(resident() - before) / static_cast<double>(heap.live().now());
+    return static_cast<double>(workload::resident_beyond_tables() - before) /
+           static_cast<double>(heap.live().now());
   };
 
   double ratios[kPhaseCount], mean = 0;
@@ -190,15 +186,11 @@ int main(int argc, char** argv) {
   heap.free_all();
 
   workload::Record record(options, 1);
-  record.operations(heap.operations());
-  record.elapsed_ns(elapsed);
-  record.peak_live(heap.live().peak());
   for (std::uint64_t p = 0; p < phases; ++p)
-    record.metric(("rss_over_live_phase" + std::to_string(p + 1)).c_str(), ratios[p]);
+    record.metric("rss_over_live_phase" + std::to_string(p + 1), ratios[p]);
   record.metric("rss_over_live_mean", mean);
   record.metric("rss_over_live_freed90", freed);
   if (rest_ms >= kShortRest) record.metric("rss_over_live_250ms", rested_short);
   record.metric("rss_over_live_rested", rested);
-  record.print();
-  return 0;
+  record.print(heap.operations(), elapsed, heap.live().peak());
 }

@@ -160,14 +160,13 @@ int main(int argc, char** argv) {
       "kind", {"spanalloc", "mimalloc", "jemalloc", "monotonic", "malloc"}, "whose heaps");
   const std::string library = options.text("library", "", "where they are; empty: preloaded");
   const std::size_t how = options.choice("end", {"destroy", "reset"}, "what ends a query");
-  const std::uint64_t queries =
-      options.integer("queries", 100'000, 1, 1u << 31, "queries of each thread");
-  const std::uint64_t blocks = options.integer("blocks", 100, 1, 1u << 24, "blocks of a query");
-  const std::size_t largest = options.integer("largest", 512, 16, 1u << 24, "bytes of a block");
-  const std::uint64_t freed =
+  const auto queries = options.integer("queries", 100'000, 1, 1u << 31, "queries of each thread");
+  const auto blocks = options.integer("blocks", 100, 1, 1u << 24, "blocks of a query");
+  const auto largest = options.integer("largest", 512, 16, 1u << 24, "bytes of a block");
+  const auto freed =
       options.integer("freed", 0, 0, 100, "of a hundred blocks, freed before the query ends");
-  const std::uint64_t threads = options.integer("threads", 1, 1, 1024, "threads");
-  const std::uint64_t seed = options.integer("seed", 1, 0, UINT32_MAX, "of sizes");
+  const auto threads = options.integer("threads", 1, 1, 1024, "threads");
+  const auto seed = options.integer("seed", 1, 0, UINT32_MAX, "of sizes");
   options.done();
 
   handle = library.empty() ? RTLD_DEFAULT : dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -221,10 +220,6 @@ int main(int argc, char** argv) {
   });
 
   workload::Record record(options, threads);
-  record.operations(threads * queries * blocks);
-  record.elapsed_ns(elapsed);
-  record.peak_live(static_cast<std::int64_t>(threads * bytes));
-  record.metric("ns_a_query", static_cast<double>(elapsed) / static_cast<double>(queries));
-  record.print();
-  return 0;
+  record.metric("ns_a_query", elapsed, queries);
+  record.print(threads * queries * blocks, elapsed, threads * bytes);
 }

@@ -40,12 +40,7 @@ class alignas(workload::kCacheLine) Sleeper {
     kept_.resize(shape.keep);
     turn_ = id * 977;  // its own place in the table of sizes
     places_ = &places;
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 256 << 10);
-    workload::check(pthread_create(&thread_, &attributes, run, this) == 0,
-                    "idle_threads: cannot start the threads");
-    pthread_attr_destroy(&attributes);
+    thread_ = workload::start_small_thread(run, this);
   }
   void wake() { awake_.release(); }
   void join() {
@@ -131,14 +126,13 @@ int main(int argc, char** argv) {
   workload::Options options(argc, argv, "idle_threads", "beyond the papers",
                             "a thousand threads, idle most of the time");
   Shape shape;
-  const std::uint64_t threads = options.integer("threads", 1000, 1, 100000, "threads");
-  const std::uint64_t rounds = options.integer("rounds", 5, 1, 1u << 20, "bursts of each thread");
-  const std::uint64_t active =
-      options.integer("active", 2, 1, 1024, "threads that are awake at a time");
+  const auto threads = options.integer("threads", 1000, 1, 100000, "threads");
+  const auto rounds = options.integer("rounds", 5, 1, 1u << 20, "bursts of each thread");
+  const auto active = options.integer("active", 2, 1, 1024, "threads that are awake at a time");
   shape.burst = options.integer("burst", 200, 1, kMostBurst, "objects of a burst");
   shape.keep =
       options.integer("keep", 10, 0, kMostBurst, "objects that a thread keeps between bursts");
-  const std::size_t high = options.integer("high", 8192, 16, 1u << 30, "largest size in bytes");
+  const auto high = options.integer("high", 8192, 16, 1u << 30, "largest size in bytes");
   options.require(shape.keep <= shape.burst, "--keep must not be above --burst");
   options.done();
 
@@ -180,15 +174,8 @@ int main(int argc, char** argv) {
 
   const std::uint64_t operations = threads * rounds * shape.burst;
   workload::Record record(options, threads);
-  record.operations(operations);
-  record.elapsed_ns(elapsed);
-  record.peak_live(live + highest_burst * static_cast<std::int64_t>(active));
-  if (live > 0)
-    record.metric("idle_over_live", static_cast<double>(idle - before) / static_cast<double>(live));
-  record.metric("idle_kib_per_thread",
-                static_cast<double>(idle - before) / 1024 / static_cast<double>(threads));
-  record.metric("burst_ns_per_operation",
-                static_cast<double>(burst_ns) / static_cast<double>(operations));
-  record.print();
-  return 0;
+  if (live > 0) record.metric("idle_over_live", idle - before, live);
+  record.metric("idle_kib_per_thread", idle - before, 1024 * threads);
+  record.metric("burst_ns_per_operation", burst_ns, operations);
+  record.print(operations, elapsed, live + highest_burst * static_cast<std::int64_t>(active));
 }

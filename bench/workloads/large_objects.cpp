@@ -96,17 +96,17 @@ class Churner {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "large_objects", "beyond the papers",
                             "large and huge objects at random replacement");
-  const std::size_t low =
+  const auto low =
       options.integer("low", 128 << 10, 64, std::uint64_t{1} << 40, "smallest size in bytes");
-  const std::size_t high =
+  const auto high =
       options.integer("high", 1 << 20, 64, std::uint64_t{1} << 40, "largest size in bytes");
-  const std::uint64_t live =
+  const auto live =
       options.integer("live", 16, 1, 1u << 20, "objects that stand at once, in each thread");
-  const std::uint64_t operations =
+  const auto operations =
       options.integer("operations", 2000, 1, 1u << 31, "objects allocated by each thread");
   const auto touch = static_cast<Touch>(
       options.choice("touch", {"ends", "page", "all"}, "what the program writes"));
-  const std::uint64_t threads =
+  const auto threads =
       options.integer("threads", 1, 1, 1024, "threads, each with objects of its own");
   options.require(low <= high, "--low must not be above --high");
   options.done();
@@ -119,13 +119,7 @@ int main(int argc, char** argv) {
   const std::uint64_t ns =
       workload::run_threads(threads, [&](std::uint64_t i) { churners[i].churn(operations); });
 
-  workload::Record record(options, threads);
-  std::int64_t peak = 0;
-  for (const Result& r : results) peak += r.live.peak();
-  record.operations(threads * operations);
-  record.elapsed_ns(ns);
-  // The program does not touch it: it is no floor for memory
-  record.peak_live(touch == kEnds ? -1 : peak);
-  record.print();
-  return 0;
+  // Without a touch they are no floor for memory.
+  const std::int64_t peak = touch == kEnds ? -1 : workload::sum_of_peaks(results);
+  workload::Record(options, threads).print(threads * operations, ns, peak);
 }

@@ -184,8 +184,7 @@ std::uint64_t run(World& world, std::vector<std::unique_ptr<Chain>>& chains) {
   const std::uint64_t start = workload::now_ns();
   world.gate.arrive_and_wait();
   if (world.p.seconds > 0) {
-    const timespec wait = {static_cast<time_t>(world.p.seconds), 0};
-    nanosleep(&wait, nullptr);
+    workload::sleep_ms(1000 * world.p.seconds);
     world.stop.store(true, std::memory_order_relaxed);
   }
   world.ended.wait();
@@ -200,11 +199,10 @@ std::uint64_t run(World& world, std::vector<std::unique_ptr<Chain>>& chains) {
 void report_latency(workload::Record& record, const char* call, const Latency& latency) {
   record.latency(call, latency.histogram);
   const std::string name = call;
-  record.metric((name + "_mean_ns").c_str(), latency.mean());
-  record.metric((name + "_stddev_ns").c_str(), latency.deviation());
-  record.metric((name + "_p9999_ns").c_str(),
-                static_cast<double>(latency.histogram.percentile(0.9999)));
-  record.metric((name + "_max_ns").c_str(), static_cast<double>(latency.histogram.max()));
+  record.metric(name + "_mean_ns", latency.mean());
+  record.metric(name + "_stddev_ns", latency.deviation());
+  record.metric(name + "_p9999_ns", latency.histogram.percentile(0.9999));
+  record.metric(name + "_max_ns", latency.histogram.max());
 }
 
 }  // namespace
@@ -248,13 +246,10 @@ int main(int argc, char** argv) {
     free_latency.merge(chain->free_latency);
   }
   workload::Record record(options, p.threads);
-  record.operations(operations);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
-  record.metric("threads_started", static_cast<double>(generations));
+  record.metric("threads_started", generations);
   if (p.latency) {
     report_latency(record, "malloc", malloc_latency);
     report_latency(record, "free", free_latency);
   }
-  record.print();
+  record.print(operations, ns, peak);
 }

@@ -227,7 +227,7 @@ class Table {
 
   void finish(const char* name, std::uint64_t ns, std::uint64_t sum) {
     workload::check(sum == threads_ * increments_, "lock_contention: increments were lost");
-    record_.metric(name, static_cast<double>(ns) / static_cast<double>(increments_));
+    record_.metric(name, ns, increments_);
     elapsed_ += ns;
     ++rows_;
   }
@@ -243,8 +243,8 @@ class Table {
 template <class Lock>
 void measure(workload::Record& record, std::uint64_t threads, std::uint64_t increments) {
   Table<Lock> table(record, threads, increments);
-  record.elapsed_ns(table.run());
-  record.operations(table.rows() * threads * increments);
+  const std::uint64_t elapsed = table.run();
+  record.print(table.rows() * threads * increments, elapsed);
 }
 
 }  // namespace
@@ -253,9 +253,9 @@ int main(int argc, char** argv) {
   workload::Options options(argc, argv, "lock_contention",
                             "SuperMalloc (ISMM 2015) section 8, Figure 5",
                             "the cost of a counter that is global, per CPU or per thread");
-  const std::uint64_t threads = options.integer("threads", 2, 1, 1024, "threads");
-  const std::uint64_t increments = options.integer("increments", 1'000'000, 1, 1'000'000'000,
-                                                   "increments by each thread in each row");
+  const auto threads = options.integer("threads", 2, 1, 1024, "threads");
+  const auto increments = options.integer("increments", 1'000'000, 1, 1'000'000'000,
+                                          "increments by each thread in each row");
   const std::size_t lock =
       options.choice("lock", {"mutex", "spin"}, "lock around a shared counter");
   options.done();
@@ -265,5 +265,4 @@ int main(int argc, char** argv) {
     measure<Mutex>(record, threads, increments);
   else
     measure<SpinLock>(record, threads, increments);
-  record.print();
 }

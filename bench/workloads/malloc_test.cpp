@@ -164,9 +164,5 @@ int main(int argc, char** argv) {
   workload::check(objects == p.producers * p.batches * p.batch, "malloc_test: batches were lost");
   workload::check(queue.live().now() == 0, "malloc_test: not every batch was freed");
 
-  workload::Record record(options, 2 * p.producers);
-  record.operations(objects);
-  record.elapsed_ns(elapsed);
-  record.peak_live(queue.live().peak());
-  record.print();
+  workload::Record(options, 2 * p.producers).print(objects, elapsed, queue.live().peak());
 }

@@ -71,12 +71,11 @@ void check_kept(const Block* list, std::uint64_t keep) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "memory_return", "beyond the papers",
                             "memory that comes back once most of a heap is freed");
-  const std::uint64_t blocks =
+  const auto blocks =
       options.integer("blocks", 200'000, 1, std::uint64_t{1} << 32, "blocks that are allocated");
-  const std::size_t size =
+  const auto size =
       options.integer("size", 1000, sizeof(Block), std::uint64_t{1} << 32, "bytes of a block");
-  const std::uint64_t keep =
-      options.integer("keep", 64, 0, 1u << 30, "one in so many is kept; 0: none");
+  const auto keep = options.integer("keep", 64, 0, 1u << 30, "one in so many is kept; 0: none");
   const bool works =
       options.choice("work", {"small", "none"}, "what the program does afterwards") == 0;
   options.done();

@@ -267,13 +267,12 @@ int main(int argc, char** argv) {
   const std::size_t kind =
       options.choice("distribution", {"compiler", "browser", "keyvalue", "web", "powerlaw"},
                      "sizes and lifetimes; see the head of mixed.cpp");
-  const std::uint64_t threads =
+  const auto threads =
       options.integer("threads", 1, 1, 1024, "threads, each with objects of its own");
-  const std::uint64_t steps =
+  const auto steps =
       options.integer("operations", 1000000, 1, 1u << 31, "objects allocated by each thread");
   const bool timed = options.integer("latency", 0, 0, 1, "1: time every call, for histograms") == 1;
-  const std::uint64_t seed =
-      options.integer("seed", 1, 0, UINT64_MAX, "seed of the random numbers");
+  const auto seed = options.integer("seed", 1, 0, UINT64_MAX, "seed of the random numbers");
   options.done();
 
   Random random(seed);
@@ -284,12 +283,7 @@ int main(int argc, char** argv) {
   const std::uint64_t ns = timed ? run<true>(events, threads, steps, results)
                                  : run<false>(events, threads, steps, results);
 
-  std::int64_t peak = 0;
-  for (const Result& r : results) peak += r.live.peak();
   workload::Record record(options, threads);
-  record.operations(threads * steps);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
   if (timed) {
     Result& all = results[0];
     for (std::uint64_t i = 1; i < threads; ++i) {
@@ -298,9 +292,8 @@ int main(int argc, char** argv) {
     }
     record.latency("malloc", all.malloc_ns);
     record.latency("free", all.free_ns);
-    record.metric("malloc_p9999_ns", static_cast<double>(all.malloc_ns.percentile(0.9999)));
-    record.metric("free_p9999_ns", static_cast<double>(all.free_ns.percentile(0.9999)));
+    record.metric("malloc_p9999_ns", all.malloc_ns.percentile(0.9999));
+    record.metric("free_p9999_ns", all.free_ns.percentile(0.9999));
   }
-  record.print();
-  return 0;
+  record.print(threads * steps, ns, workload::sum_of_peaks(results));
 }

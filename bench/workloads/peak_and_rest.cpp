@@ -54,15 +54,10 @@ void drop(unsigned char* block, std::size_t size, std::uint64_t id) {
   std::free(block);
 }
 
-void sleep_ms(std::uint64_t ms) {
-  const timespec pause = {static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000) * 1'000'000};
-  nanosleep(&pause, nullptr);
-}
-
 void rest(Rest how, std::uint64_t ms) {
-  if (how == kSleep) return sleep_ms(ms);
+  if (how == kSleep) return workload::sleep_ms(ms);
   for (std::uint64_t i = 0; i < ms / 5; ++i) {
-    sleep_ms(5);
+    workload::sleep_ms(5);
     for (std::size_t size = 32; size <= 65536; size *= 2) drop(allocate(size, size), size, size);
   }
 }
@@ -72,33 +67,29 @@ void rest(Rest how, std::uint64_t ms) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "peak_and_rest", "beyond the papers",
                             "a peak of memory, and what is left of it at rest");
-  const std::size_t bytes = options.integer("mib", 256, 1, 1u << 20, "MiB of the peak") << 20;
-  const std::size_t size =
+  const auto bytes = options.integer("mib", 256, 1, 1u << 20, "MiB of the peak") << 20;
+  const auto size =
       options.integer("size", 4096, 8, std::uint64_t{1} << 36, "bytes of a block of the peak");
-  const std::uint64_t keep =
-      options.integer("keep", 16, 0, 1u << 30, "one in so many is kept; 0: none");
+  const auto keep = options.integer("keep", 16, 0, 1u << 30, "one in so many is kept; 0: none");
   const auto how = static_cast<Rest>(
       options.choice("rest", {"sleep", "passing"}, "what the program does at rest"));
-  const std::uint64_t rest_ms = options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest");
+  const auto rest_ms = options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest");
   const bool trim = options.integer("trim", 0, 0, 1, "1: malloc_trim(0) after the rest") != 0;
-  const std::size_t again_bytes =
+  const auto again_bytes =
       options.integer("again-mib", 0, 0, 1u << 20, "MiB allocated after the rest") << 20;
-  const std::size_t again_size =
+  const auto again_size =
       options.integer("again-size", 70000, 8, std::uint64_t{1} << 36, "bytes of a block of these");
   options.done();
 
   const std::size_t count = (bytes + size - 1) / size;
   const std::size_t again = (again_bytes + again_size - 1) / again_size;
   workload::MappedArray<unsigned char*> blocks(count), more(again);
-  const auto resident = [] {
-    return workload::resident_bytes() - static_cast<std::int64_t>(workload::own_bytes.now);
-  };
-  const std::int64_t before = resident();
+  const std::int64_t before = workload::resident_beyond_tables();
 
   std::uint64_t begin = workload::now_ns();
   for (std::size_t i = 0; i < count; ++i) blocks[i] = allocate(size, i);
   std::uint64_t elapsed = workload::now_ns() - begin;
-  const std::int64_t peak = resident() - before;
+  const std::int64_t peak = workload::resident_beyond_tables() - before;
   std::size_t kept = 0;
   begin = workload::now_ns();
   for (std::size_t i = 0; i < count; ++i) {
@@ -109,20 +100,17 @@ int main(int argc, char** argv) {
     }
   }
   elapsed += workload::now_ns() - begin;
-  const std::int64_t freed = resident() - before;
+  const std::int64_t freed = workload::resident_beyond_tables() - before;
   rest(how, rest_ms);
-  const std::int64_t rested = resident() - before;
+  const std::int64_t rested = workload::resident_beyond_tables() - before;
   if (trim) malloc_trim(0);
-  const std::int64_t trimmed = resident() - before;
+  const std::int64_t trimmed = workload::resident_beyond_tables() - before;
   for (std::size_t i = 0; i < again; ++i) more[i] = allocate(again_size, i);
-  const std::int64_t full = resident() - before;
+  const std::int64_t full = workload::resident_beyond_tables() - before;
   for (std::size_t i = 0; i < again; ++i) drop(more[i], again_size, i);
   for (std::size_t i = 0; i < kept; ++i) drop(blocks[i], size, i * keep);
 
   workload::Record record(options, 1);
-  record.operations(count);
-  record.elapsed_ns(elapsed);
-  record.peak_live(static_cast<std::int64_t>(count * size));
   record.metric("peak_mib", mib(peak));
   record.metric("freed_mib", mib(freed));
   record.metric("rested_mib", mib(rested));
@@ -132,6 +120,5 @@ int main(int argc, char** argv) {
   if (again != 0)
     record.metric("again_over_live",
                   static_cast<double>(full) / (live + static_cast<double>(again * again_size)));
-  record.print();
-  return 0;
+  record.print(count, elapsed, count * size);
 }

@@ -129,17 +129,17 @@ int main(int argc, char** argv) {
                             "vectors that grow by realloc, many at once");
   const auto policy =
       static_cast<Policy>(options.choice("policy", {"x1.5", "x2", "step"}, "how a vector grows"));
-  const std::size_t step =
+  const auto step =
       options.integer("step", 4096, 16, 1u << 30, "bytes added at a time (policy step)");
-  const std::size_t low =
+  const auto low =
       options.integer("low", 1024, 16, std::uint64_t{1} << 36, "smallest final size in bytes");
-  const std::size_t high =
+  const auto high =
       options.integer("high", 65536, 16, std::uint64_t{1} << 36, "largest final size in bytes");
-  const std::uint64_t vectors =
+  const auto vectors =
       options.integer("vectors", 64, 1, 1u << 24, "vectors that grow at once, in each thread");
-  const std::uint64_t total =
+  const auto total =
       options.integer("total", 10000, 1, 1u << 31, "vectors finished by each thread");
-  const std::uint64_t threads =
+  const auto threads =
       options.integer("threads", 1, 1, 1024, "threads, each with vectors of its own");
   options.require(low <= high, "--low must not be above --high");
   options.done();
@@ -152,16 +152,7 @@ int main(int argc, char** argv) {
   const std::uint64_t ns =
       workload::run_threads(threads, [&](std::uint64_t i) { growers[i].grow_all(total); });
 
-  workload::Record record(options, threads);
   std::uint64_t operations = 0;
-  std::int64_t peak = 0;
-  for (const Result& r : results) {
-    operations += r.operations;
-    peak += r.live.peak();
-  }
-  record.operations(operations);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
-  record.print();
-  return 0;
+  for (const Result& r : results) operations += r.operations;
+  workload::Record(options, threads).print(operations, ns, workload::sum_of_peaks(results));
 }

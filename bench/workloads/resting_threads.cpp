@@ -63,12 +63,7 @@ class alignas(workload::kCacheLine) Sleeper {
     for (const std::uint64_t n : shape.counts) most += n;
     blocks_.resize(most);
     kept_.resize(shape.keep ? shape.sizes.size() : 0);
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 256 << 10);
-    workload::check(pthread_create(&thread_, &attributes, run, this) == 0,
-                    "resting_threads: cannot start the threads");
-    pthread_attr_destroy(&attributes);
+    thread_ = workload::start_small_thread(run, this);
   }
   void wake() { awake_.release(); }
   void join() { pthread_join(thread_, nullptr); }
@@ -113,8 +108,7 @@ class alignas(workload::kCacheLine) Sleeper {
 
 void pass_by(const Shape& shape, std::uint64_t ms) {
   for (std::uint64_t i = 0; i < ms / 5; ++i) {
-    const timespec pause = {0, 5'000'000};
-    nanosleep(&pause, nullptr);
+    workload::sleep_ms(5);
     for (const std::size_t size : shape.sizes) drop(allocate(size, size));
   }
 }
@@ -124,14 +118,12 @@ void pass_by(const Shape& shape, std::uint64_t ms) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "resting_threads", "beyond the papers",
                             "threads that have worked once and rest from then on");
-  const std::uint64_t threads = options.integer("threads", 200, 1, 100000, "threads");
-  const std::uint64_t sizes = options.integer("sizes", 20, 1, 512, "sizes of blocks");
-  const std::size_t high =
-      options.integer("high", 32768, 32, 1u << 30, "the largest of them in bytes");
-  const std::uint64_t burst_kib =
-      options.integer("burst-kib", 1024, 0, 1u << 30, "KiB of a thread's work");
+  const auto threads = options.integer("threads", 200, 1, 100000, "threads");
+  const auto sizes = options.integer("sizes", 20, 1, 512, "sizes of blocks");
+  const auto high = options.integer("high", 32768, 32, 1u << 30, "the largest of them in bytes");
+  const auto burst_kib = options.integer("burst-kib", 1024, 0, 1u << 30, "KiB of a thread's work");
   const bool keep = options.integer("keep", 0, 0, 1, "1: one block of each size stays") != 0;
-  const std::uint64_t rest_ms = options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest");
+  const auto rest_ms = options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest");
   options.done();
 
   Shape shape;
@@ -169,14 +161,10 @@ int main(int argc, char** argv) {
   for (std::uint64_t i = 0; i < threads; ++i) sleepers[i].join();
 
   workload::Record record(options, threads);
-  record.operations(threads * a_thread);
-  record.elapsed_ns(elapsed);
   record.metric("idle_mib", mib(idle));
   record.metric("rested_mib", mib(rested));
   record.metric("trimmed_mib", mib(trimmed));
   record.metric("live_mib", mib(live));
-  if (live > 0)
-    record.metric("rested_over_live", static_cast<double>(rested) / static_cast<double>(live));
-  record.print();
-  return 0;
+  if (live > 0) record.metric("rested_over_live", rested, live);
+  record.print(threads * a_thread, elapsed);
 }

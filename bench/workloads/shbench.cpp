@@ -145,7 +145,7 @@ void run(Worker& worker, const Parameters& p) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "shbench", "scalloc 7.2.2, after MicroQuill's shbench",
                             "thread-local rounds of small objects whose lifetimes vary");
-  const std::uint64_t threads = options.integer("threads", 2, 1, 1024, "threads");
+  const auto threads = options.integer("threads", 2, 1, 1024, "threads");
   Parameters p{};
   p.rounds = options.integer("rounds", 1'000'000, 1, 1u << 30, "rounds of each thread");
   p.objects = options.integer("objects", 8, 1, 1 << 16, "objects allocated a round");
@@ -162,14 +162,8 @@ int main(int argc, char** argv) {
   const std::uint64_t ns =
       workload::run_threads(threads, [&](std::uint64_t i) { run(workers[i], p); });
 
-  std::int64_t peak = 0;
-  for (const Worker& worker : workers) {
+  for (const Worker& worker : workers)
     workload::check(worker.live.now() == 0, "shbench: not every object was freed");
-    peak += worker.live.peak();
-  }
-  workload::Record record(options, threads);
-  record.operations(threads * p.rounds * p.objects);
-  record.elapsed_ns(ns);
-  record.peak_live(peak);
-  record.print();
+  workload::Record(options, threads)
+      .print(threads * p.rounds * p.objects, ns, workload::sum_of_peaks(workers));
 }

@@ -66,8 +66,8 @@ int main(int argc, char** argv) {
       static_cast<Call>(options.choice("call", {"malloc", "calloc"}, "how it is allocated"));
   shape.places =
       static_cast<Places>(options.choice("places", {"same", "other"}, "the same page each time?"));
-  const std::uint64_t repeats = options.integer("repeats", 6, 1, 1u << 24, "objects");
-  const std::uint64_t live = options.integer("live", 1, 1, 1024, "objects that stand at a time");
+  const auto repeats = options.integer("repeats", 6, 1, 1u << 24, "objects");
+  const auto live = options.integer("live", 1, 1, 1024, "objects that stand at a time");
   options.require(shape.every <= shape.size, "--every-kib must not be above the object's size");
   options.require(shape.every % kPageSize == 0, "--every-kib must be a multiple of 4");
   options.done();
@@ -113,11 +113,7 @@ int main(int argc, char** argv) {
   for (std::uint64_t n = repeats - (repeats < live ? repeats : live); n < repeats; ++n) drop(n);
 
   workload::Record record(options, 1);
-  record.operations(repeats);
-  record.elapsed_ns(elapsed);
-  record.peak_live(static_cast<std::int64_t>(live * stretches * kPageSize));
-  record.metric("worst_call_ns", static_cast<double>(worst));
+  record.metric("worst_call_ns", worst);
   record.metric("last_mib", workload::mib(last));
-  record.print();
-  return 0;
+  record.print(repeats, elapsed, live * stretches * kPageSize);
 }

@@ -38,7 +38,7 @@ void start_and_wait(const char* path) {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "startup", "beyond the papers",
                             "start-up and exit of a tiny program");
-  const std::uint64_t starts =
+  const auto starts =
       options.integer("starts", 300, 1, 1u << 20, "how often the tiny program is started");
   options.done();
 
@@ -48,10 +48,5 @@ int main(int argc, char** argv) {
   for (std::uint64_t i = 0; i < starts; ++i) start_and_wait(child.c_str());
   const std::uint64_t elapsed = workload::now_ns() - begin;
 
-  workload::Record record(options, 1);
-  record.operations(starts);
-  record.elapsed_ns(elapsed);
-  record.peak_live(100);  // the block of a child
-  record.print();
-  return 0;
+  workload::Record(options, 1).print(starts, elapsed, 100);  // the block of a child
 }

@@ -342,16 +342,13 @@ int main(int argc, char** argv) {
   workload::check(freed == p.threads * p.allocations, "superserver: objects were lost");
 
   workload::Record record(options, p.threads);
-  record.operations(freed);
-  record.elapsed_ns(elapsed);
-  record.peak_live(peak);
   if (p.latency) {
     record.latency("malloc", mallocs);
     record.latency("free", frees);
-    record.metric("malloc_p9999_ns", static_cast<double>(mallocs.percentile(0.9999)));
-    record.metric("malloc_max_ns", static_cast<double>(mallocs.max()));
-    record.metric("free_p9999_ns", static_cast<double>(frees.percentile(0.9999)));
-    record.metric("free_max_ns", static_cast<double>(frees.max()));
+    record.metric("malloc_p9999_ns", mallocs.percentile(0.9999));
+    record.metric("malloc_max_ns", mallocs.max());
+    record.metric("free_p9999_ns", frees.percentile(0.9999));
+    record.metric("free_max_ns", frees.max());
   }
-  record.print();
+  record.print(freed, elapsed, peak);
 }

@@ -48,12 +48,12 @@ int main(int argc, char** argv) {
   workload::Options options(
       argc, argv, "threadtest", "Hoard (ASPLOS 2000); scalloc 7.2.1, 7.7.2, 7.7.3",
       "rounds of allocating and freeing objects of one size, each thread by itself");
-  const std::uint64_t threads = options.integer("threads", 2, 1, 1024, "threads");
-  const std::uint64_t size = options.integer("size", 64, 1, 1 << 20, "bytes of an object");
-  const std::uint64_t objects = options.integer(
-      "objects", 100'000, 1, 1u << 30, "objects that all threads together allocate a round");
-  const std::uint64_t rounds = options.integer("rounds", 200, 1, 1u << 30, "rounds of each thread");
-  const std::uint64_t work =
+  const auto threads = options.integer("threads", 2, 1, 1024, "threads");
+  const auto size = options.integer("size", 64, 1, 1 << 20, "bytes of an object");
+  const auto objects = options.integer("objects", 100'000, 1, 1u << 30,
+                                       "objects that all threads together allocate a round");
+  const auto rounds = options.integer("rounds", 200, 1, 1u << 30, "rounds of each thread");
+  const auto work =
       options.integer("work", 0, 0, 1u << 30, "turns of an empty loop beside every call");
   options.done();
 
@@ -64,9 +64,5 @@ int main(int argc, char** argv) {
     run(tables[i].data(), each, size, rounds, work, (i + 1) << 32);
   });
 
-  workload::Record record(options, threads);
-  record.operations(each * threads * rounds);
-  record.elapsed_ns(ns);
-  record.peak_live(static_cast<std::int64_t>(each * threads * size));
-  record.print();
+  workload::Record(options, threads).print(each * threads * rounds, ns, each * threads * size);
 }

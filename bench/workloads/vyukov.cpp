@@ -70,10 +70,9 @@ struct alignas(workload::kCacheLine) Turn {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "vyukov", "SuperMalloc (ISMM 2015) section 9, Figure 13",
                             "a chain of threads, each frees what the one before it allocated");
-  const std::uint64_t threads =
-      options.integer("threads", 50, 1, 10'000, "threads; the paper's 200");
-  const std::uint64_t objects = options.integer(
-      "objects", 10'000, 1, 100'000'000, "objects that each thread allocates; the paper's 50000");
+  const auto threads = options.integer("threads", 50, 1, 10'000, "threads; the paper's 200");
+  const auto objects = options.integer("objects", 10'000, 1, 100'000'000,
+                                       "objects that each thread allocates; the paper's 50000");
   options.done();
 
   Chain chain;
@@ -98,9 +97,5 @@ int main(int argc, char** argv) {
   });
   workload::check(chain.live.now() == 0, "vyukov: not every object was freed");
 
-  workload::Record record(options, threads);
-  record.operations(threads * objects);
-  record.elapsed_ns(elapsed);
-  record.peak_live(chain.live.peak());
-  record.print();
+  workload::Record(options, threads).print(threads * objects, elapsed, chain.live.peak());
 }

@@ -36,12 +36,10 @@ inline void measure_batches(const workload::Options& options, const Choice& choi
   run_batches(Checked(*choice.create(measured.region()), measured.region()), reduced);
 
   const std::unique_ptr<PageManager> manager = choice.create(measured.region());
+  const std::uint64_t elapsed = run_batches(Untouched(*manager, measured.region()), measured);
   workload::Record record(options, measured.threads);
-  record.elapsed_ns(run_batches(Untouched(*manager, measured.region()), measured));
-  record.operations(measured.threads * measured.batches * measured.blocks);
-  if (const auto blocks = manager->free_blocks())
-    record.metric("free_blocks", static_cast<double>(*blocks));
-  record.print();
+  if (const auto blocks = manager->free_blocks()) record.metric("free_blocks", *blocks);
+  record.print(measured.threads * measured.batches * measured.blocks, elapsed);
 }
 
 }  // namespace pages

@@ -48,12 +48,10 @@ class Experiment {
 
   void report(workload::Record& record) const {
     const auto runs = static_cast<double>(p_.runs);
-    record.operations(p_.total() * p_.runs);
-    record.elapsed_ns(elapsed_ns_);
     record.metric("failures", static_cast<double>(sum_) / runs);
-    record.metric("failures_max", static_cast<double>(max_));
-    record.metric("failures_per_free",
-                  static_cast<double>(sum_) / runs / static_cast<double>(p_.total()));
+    record.metric("failures_max", max_);
+    record.metric("failures_per_free", static_cast<double>(sum_) / runs, p_.total());
+    record.print(p_.total() * p_.runs, elapsed_ns_);
   }
 
  private:
@@ -123,5 +121,4 @@ int main(int argc, char** argv) {
   for (std::uint64_t i = 0; i < p.runs; ++i) experiment.run(i);
   workload::Record record(options, p.threads);
   experiment.report(record);
-  record.print();
 }

@@ -142,11 +142,7 @@ int main(int argc, char** argv) {
   Server server(pages::Untouched(*manager, region), p);
   workload::Record record(options, p.threads);
   const std::uint64_t elapsed = server.run();
-  record.elapsed_ns(elapsed);
-  record.operations(server.allocations());
-  record.metric("allocations_per_s",
-                static_cast<double>(server.allocations()) * 1e9 / static_cast<double>(elapsed));
-  if (const auto blocks = manager->free_blocks())
-    record.metric("free_blocks", static_cast<double>(*blocks));
-  record.print();
+  record.metric("allocations_per_s", static_cast<double>(server.allocations()) * 1e9, elapsed);
+  if (const auto blocks = manager->free_blocks()) record.metric("free_blocks", *blocks);
+  record.print(server.allocations(), elapsed);
 }

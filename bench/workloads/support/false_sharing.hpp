@@ -107,6 +107,8 @@ struct FalseSharingParameters {
     return p;
   }
   std::uint64_t passes() const { return repetitions / threads > 0 ? repetitions / threads : 1; }
+  std::uint64_t operations() const { return threads * iterations * held * passes(); }
+  std::uint64_t live_bytes() const { return threads * held * size; }
 };
 
 // The loop of Hoard's two programs: allocate, write every byte in each pass, check, free.
@@ -166,15 +168,11 @@ std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters&
   return end - start;
 }
 
-inline void record_judged(Record& record, const FalseSharingParameters& p,
-                          const FalseSharingJudge& judge, std::uint64_t ns) {
-  record.operations(p.threads * p.iterations * p.held * p.passes());
-  record.elapsed_ns(ns);
-  record.peak_live(static_cast<std::int64_t>(p.threads * p.held * p.size));
+inline void record_judged(Record& record, const FalseSharingJudge& judge) {
   record.metric("false_sharing", judge.rounds_with_sharing() > 0 ? 1 : 0);
-  record.metric("judged_rounds", static_cast<double>(judge.rounds()));
-  record.metric("rounds_with_false_sharing", static_cast<double>(judge.rounds_with_sharing()));
-  record.metric("shared_lines", static_cast<double>(judge.most_lines()));
+  record.metric("judged_rounds", judge.rounds());
+  record.metric("rounds_with_false_sharing", judge.rounds_with_sharing());
+  record.metric("shared_lines", judge.most_lines());
 }
 
 }  // namespace workload

@@ -31,6 +31,11 @@ inline std::int64_t resident_bytes() {
   return (std::strtoll(rss + 7, nullptr, 10) + std::strtoll(tables + 7, nullptr, 10)) * 1024;
 }
 
+// The same without the workload's own tables.
+inline std::int64_t resident_beyond_tables() {
+  return resident_bytes() - static_cast<std::int64_t>(own_bytes.now);
+}
+
 inline double mib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }

@@ -12,6 +12,7 @@
 #ifndef SPANALLOC_BENCH_WORKLOAD_HPP
 #define SPANALLOC_BENCH_WORKLOAD_HPP
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
@@ -61,6 +62,11 @@ inline std::uint64_t now_ns() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
          static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+inline void sleep_ms(std::uint64_t ms) {
+  const timespec pause = {static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000) * 1'000'000};
+  nanosleep(&pause, nullptr);
 }
 
 // Keeps the compiler from removing what is measured: the memory behind `p`
@@ -284,13 +290,12 @@ inline OwnBytes own_bytes;
 class Record {
  public:
   Record(const Options& options, std::uint64_t threads) : options_(options), threads_(threads) {}
-  void operations(std::uint64_t n) { operations_ = n; }
-  void elapsed_ns(std::uint64_t ns) { elapsed_ns_ = ns; }
-  void peak_live(std::int64_t bytes) { peak_live_ = bytes; }
-  void metric(const char* name, double value) {
+  template <class Number, class Divisor = int>
+  void metric(const std::string& name, Number value, Divisor divisor = 1) {
     char text[64];
-    std::snprintf(text, sizeof text, "%.9g", value);
-    metrics_ += (metrics_.empty() ? "\"" : ", \"") + std::string(name) + "\": " + text;
+    std::snprintf(text, sizeof text, "%.9g",
+                  static_cast<double>(value) / static_cast<double>(divisor));
+    metrics_ += (metrics_.empty() ? "\"" : ", \"") + name + "\": " + text;
   }
   void latency(const char* call, const Histogram& h) {
     char text[320];
@@ -301,21 +306,20 @@ class Record {
                   h.percentile(0.99), h.percentile(0.999), h.percentile(0.9999), h.max());
     latency_ += text;
   }
-  void print() const {
+  // `peak_live`: bytes, the floor of the peak memory; below 0: there is none.
+  template <class Bytes = int>
+  void print(std::uint64_t operations, std::uint64_t elapsed_ns, Bytes peak_live = -1) const {
     std::printf("{\"workload\": \"%s\", \"parameters\": {", options_.name());
     const char* comma = "";
     for (const auto& [name, value] : options_.parameters()) {
       std::printf("%s\"%s\": %s", comma, name.c_str(), value.c_str());
       comma = ", ";
     }
+    const auto peak = static_cast<std::int64_t>(peak_live);
     std::printf("}, \"threads\": %" PRIu64 ", \"operations\": %" PRIu64
-                ", \"elapsed_s\": %.9f, \"peak_live_bytes\": ",
-                threads_, operations_, static_cast<double>(elapsed_ns_) * 1e-9);
-    if (peak_live_ >= 0)
-      std::printf("%" PRId64, peak_live_);
-    else
-      std::printf("null");
-    std::printf(", \"metrics\": {%s", metrics_.c_str());
+                ", \"elapsed_s\": %.9f, \"peak_live_bytes\": %s, \"metrics\": {%s",
+                threads_, operations, static_cast<double>(elapsed_ns) * 1e-9,
+                peak >= 0 ? std::to_string(peak).c_str() : "null", metrics_.c_str());
     if (own_bytes.peak > 0)
       std::printf("%s\"own_kib\": %zu", metrics_.empty() ? "" : ", ", own_bytes.peak / 1024);
     std::printf("}, \"latency\": {%s}}\n", latency_.c_str());
@@ -325,12 +329,28 @@ class Record {
  private:
   const Options& options_;
   std::uint64_t threads_;
-  std::uint64_t operations_ = 0;
-  std::uint64_t elapsed_ns_ = 0;
-  std::int64_t peak_live_ = -1;
   std::string metrics_;
   std::string latency_;
 };
+
+// The most that threads which work at the same time have had alive: an upper bound.
+template <class Threads>
+std::int64_t sum_of_peaks(const Threads& threads) {
+  std::int64_t sum = 0;
+  for (const auto& thread : threads) sum += thread.live.peak();
+  return sum;
+}
+
+// A thread with a stack of 256 KiB, for workloads that have thousands; `run(argument)` is its life.
+inline pthread_t start_small_thread(void* (*run)(void*), void* argument) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 << 10);
+  check(pthread_create(&thread, &attributes, run, argument) == 0, "cannot start the threads");
+  pthread_attr_destroy(&attributes);
+  return thread;
+}
 
 // Empty functions by whose names a tool that looks at the program from outside finds the part that
 // counts: from the last call of the first to the last call of the second. bench/manycore does.

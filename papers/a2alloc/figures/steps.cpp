@@ -156,16 +156,13 @@ class User {
     const auto an_allocation = [&](std::uint64_t n) {
       return static_cast<double>(n) / static_cast<double>(mallocs_);
     };
-    record.operations(mallocs_);
-    record.elapsed_ns(ns_);
-    record.peak_live(live_.peak());
     record.metric("superblocks_looked_at", an_allocation(counted_.superblocks));
     record.metric("blocks_looked_at", an_allocation(counted_.blocks));
     record.metric("fetched", 1000 * an_allocation(counted_.added));
-    record.metric("carried_over_live",
-                  static_cast<double>(counted_.carried_most * heap_.superblock_bytes) /
-                      static_cast<double>(live_.peak()));
+    record.metric("carried_over_live", counted_.carried_most * heap_.superblock_bytes,
+                  live_.peak());
   }
+  void print(const workload::Record& record) const { record.print(mallocs_, ns_, live_.peak()); }
 
  private:
   const Heap& heap_;
@@ -312,6 +309,6 @@ int main(int argc, char** argv) {
                   "a2alloc_steps: the engine's walker finds its invariants broken");
   workload::check(census.live_blocks == 0, "a2alloc_steps: not every object was freed");
   record.metric("kept_kib", static_cast<double>(steps.carried * heap.superblock_bytes) / kKiB);
-  record.metric("record_superblocks", static_cast<double>(census.heap_records));
-  record.print();
+  record.metric("record_superblocks", census.heap_records);
+  user.print(record);
 }
