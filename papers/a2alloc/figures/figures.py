@@ -9,6 +9,7 @@ and larson has sizes of 7 to 499 bytes and 4000 objects a thread: with 7 bytes t
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from spanalloc_bench.cases import classic
 from papers.shared.figures import judges as j
@@ -52,16 +53,8 @@ def _alone(*names):
                           for name in names for t in thread_axis(cores)]
 
 
-def _claim(name, text, place, judge, **more):
-    more.setdefault("subject", A2ALLOC)
-    more.setdefault("beside", ("standard", "scalloc"))
-    return Claim(name, text, place, judge, **more)
-
-
-def _libc(name, text, place, judge, **more):
-    return Claim(name, text, place, judge, subject=LIBC, **more)
-
-
+_claim = functools.partial(Claim, subject=A2ALLOC, beside=("standard", "scalloc"))
+_libc = functools.partial(Claim, subject=LIBC)
 RUN_TIME = Panel("lines", "threads")
 
 

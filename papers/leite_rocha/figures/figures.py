@@ -6,11 +6,12 @@ The contenders are page managers: `mmap` (the operating system, SYS), `tree` (th
 
 from __future__ import annotations
 
+import functools
 import math
 
 from spanalloc_bench.cases import pages
 from papers.shared.figures import judges as j
-from papers.shared.figures.figure import ELAPSED, TIME, Claim, Figure, Panel, Paper, Point, metric, thread_axis
+from papers.shared.figures.figure import ELAPSED, TIME, Claim, Figure, Panel, Paper, Point, metric, over_threads
 
 PAPER = Paper(
     "coalescing", "A Lock-Free Coalescing-Capable Mechanism for Memory Management",
@@ -27,14 +28,7 @@ MOST_FAILURES = metric("failures_max", "", "failures in the worst run")
 FAILURE_SHARE = metric("failures_per_free", "%", "failures a free", 100)
 
 
-def _over_threads(builder):
-    return lambda cores: [Point(builder(threads=t), t) for t in thread_axis(cores)]
-
-
-def _claim(name, text, place, judge, **more):
-    more.setdefault("subject", COA)
-    more.setdefault("beside", (OURS,))
-    return Claim(name, text, place, judge, **more)
+_claim = functools.partial(Claim, subject=COA, beside=(OURS,))
 
 
 def _recursion_is_free(measure):
@@ -75,7 +69,7 @@ FIGURE_5 = Figure(
         _recursion_is_free(TIME),
         _ours_beats_theirs(TIME),
     ),
-    _over_threads(pages.linux_scalability), MANAGERS, (ELAPSED, TIME), LINES, pages=True, seconds_a_run=0.3,
+    over_threads(pages.linux_scalability), MANAGERS, (ELAPSED, TIME), LINES, pages=True, seconds_a_run=0.3,
 )
 
 FIGURE_6 = Figure(
@@ -101,7 +95,7 @@ FIGURE_6 = Figure(
         _recursion_is_free(TIME),
         _ours_beats_theirs(TIME),
     ),
-    _over_threads(pages.threadtest), MANAGERS, (ELAPSED, TIME), LINES, pages=True, seconds_a_run=0.4,
+    over_threads(pages.threadtest), MANAGERS, (ELAPSED, TIME), LINES, pages=True, seconds_a_run=0.4,
 )
 
 FIGURE_7 = Figure(
@@ -124,7 +118,7 @@ FIGURE_7 = Figure(
         _recursion_is_free(TIME),
         _ours_beats_theirs(TIME),
     ),
-    _over_threads(pages.larson), MANAGERS, (TIME,), Panel("lines", "threads", log_y=True, rate=True), pages=True,
+    over_threads(pages.larson), MANAGERS, (TIME,), Panel("lines", "threads", log_y=True, rate=True), pages=True,
     seconds_a_run=0.7,
 )
 
@@ -147,6 +141,7 @@ def _threads_of(point):
     return int(point.series.split()[0])
 
 
+@j.Judge
 def _as_many_as_threads(data, subject):
     """At each number of threads that there are cores for, over all numbers of blocks."""
     counts = [t for t in dict.fromkeys(map(_threads_of, data.points)) if t <= max(2, data.cores)]
@@ -154,6 +149,7 @@ def _as_many_as_threads(data, subject):
     return j.all_of(*judges)(data, subject)
 
 
+@j.Judge
 def _more_in_the_middle(data, subject):
     """In proportion to the threads, against the fewest and the most of them."""
 

@@ -7,11 +7,12 @@ Our `scalloc` stands for the paper's scalloc, its ablations for the paper's othe
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from spanalloc_bench.cases import acdc, classic, programs
 from papers.shared.figures import judges as j
 from papers.shared.figures.figure import (
-    ELAPSED, MEMORY, NET_MEMORY, TIME, Claim, Figure, Measure, Panel, Paper, Point, StandIn, altered, metric,
+    ELAPSED, MEMORY, NET_MEMORY, TIME, Claim, Figure, Measure, Panel, Paper, Point, StandIn, altered, metric, over_threads,
     process_alone, thread_axis,
 )
 from papers.scalloc.figures.table_1 import TABLE_1
@@ -56,19 +57,12 @@ def _average(metrics):
         return None
 
 
-def _over_threads(builder):
-    return lambda cores: [Point(builder(threads=t), t) for t in thread_axis(cores)]
-
-
 def _alone(builder, **options):
     """The process alone beside each point of _over_threads."""
     return lambda cores: [process_alone(builder(threads=t), **options) for t in thread_axis(cores)]
 
 
-def _claim(name, text, place, judge, **more):
-    more.setdefault("subject", SCALLOC)
-    more.setdefault("beside", ("standard",))
-    return Claim(name, text, place, judge, **more)
+_claim = functools.partial(Claim, subject=SCALLOC, beside=("standard",))
 
 
 def _ablation(name, text, place, judge, *needs, **more):
@@ -120,15 +114,15 @@ _SCALES = "§7.2, on Figure "
 
 FIGURES_6 = _pair(
     6, "Threadtest", "Rounds of allocating, then freeing, 10^5 / t objects of 64 bytes in t threads; speed-up against "
-    "ptmalloc2 with one thread. 200 rounds instead of 10^4.", _over_threads(classic.threadtest), ALL,
+    "ptmalloc2 with one thread. 200 rounds instead of 10^4.", over_threads(classic.threadtest), ALL,
     (
         _claim("scales",
                "All allocators but jemalloc scale until 39 threads (here: each doubling of the threads up to the "
                "cores gains at least a quarter): scalloc.", "§7.2.1", j.scales(TIME), cores=MANY_CORES),
-        _claim("others-scale", "All allocators but jemalloc scale until 39 threads: the others.", "§7.2.1",
-               j.each(("glibc", "tcmalloc", "tbbmalloc"), j.scales(TIME)), subject="", beside=(), cores=MANY_CORES),
-        _claim("jemalloc-does-not-scale", "… all but jemalloc.", "§7.2.1",
-               j.scales(TIME, of="jemalloc", gain=None, high=1.25), subject="", beside=(), cores=MANY_CORES),
+        Claim("others-scale", "All allocators but jemalloc scale until 39 threads: the others.", "§7.2.1",
+              j.each(("glibc", "tcmalloc", "tbbmalloc"), j.scales(TIME)), cores=MANY_CORES),
+        Claim("jemalloc-does-not-scale", "… all but jemalloc.", "§7.2.1",
+              j.scales(TIME, of="jemalloc", gain=None, high=1.25), cores=MANY_CORES),
         _claim("fastest-backend",
                "The span-pool provides the fastest backend of all considered allocators (here: as many threads as "
                "cores).", "§7.2.1",
@@ -154,7 +148,7 @@ FIGURES_6 = _pair(
 FIGURES_7 = _pair(
     7, "Shbench",
        "Objects of 1 to 8 bytes with lifetimes of several rounds; speed-up against ptmalloc2 with one thread. "
-    "10^6 rounds a thread, as in the paper.", _over_threads(classic.shbench), ALL,
+    "10^6 rounds a thread, as in the paper.", over_threads(classic.shbench), ALL,
     (
         _claim("better-than-all", "Scalloc performs better than all other allocators except for llalloc (here: as many "
                "threads as cores).", "§7.2.2",
@@ -175,9 +169,9 @@ FIGURES_7 = _pair(
         Claim("six-threads", "The decrease of memory consumption at 6 threads is a workload artifact.", "§7.2.2",
               j.cannot("MicroQuill's shbench is not free; that of the suite is another program, and its axis has no 6 "
                        "threads")),
-        _claim("compact-is-slow",
-               "Allocators that keep memory compact in this benchmark also suffer from degrading absolute "
-               "performance.", "§7.2.2", j.trade_off(TIME, NET_MEMORY), subject="", beside=()),
+        Claim("compact-is-slow",
+              "Allocators that keep memory compact in this benchmark also suffer from degrading absolute "
+              "performance.", "§7.2.2", j.trade_off(TIME, NET_MEMORY)),
     ),
     TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), stand_ins=_alone(classic.shbench, rounds=1),
     variants=(SCALLOC, NO_REUSE), seconds_a_run=0.5,
@@ -186,13 +180,13 @@ FIGURES_7 = _pair(
 FIGURES_8 = _pair(
     8, "Larson",
        "Threads that free and allocate objects of 7 bytes at random, pass them on to the next thread and end. "
-    "Fixed work instead of 10 seconds.", _over_threads(classic.larson), ALL,
+    "Fixed work instead of 10 seconds.", over_threads(classic.larson), ALL,
     (
         _claim("all-scale", "All considered allocators scale but provide different speedups: scalloc.", "§7.2.3",
                j.scales(TIME), cores=MANY_CORES),
-        _claim("others-scale", "All considered allocators scale: the others.", "§7.2.3",
-               j.each(("glibc", "jemalloc", "tcmalloc", "tbbmalloc"), j.scales(TIME)), subject="", beside=(),
-               cores=MANY_CORES),
+        Claim("others-scale", "All considered allocators scale: the others.", "§7.2.3",
+              j.each(("glibc", "jemalloc", "tcmalloc", "tbbmalloc"), j.scales(TIME)),
+              cores=MANY_CORES),
         _ablation("no-reuse-time",
                   "Disabling span reuse reduces performance by 2.7 % at 20 threads (here: as many threads "
                   "as cores; half to twice that).", "§7.2.3", j.within(TIME, 1.0135, 1.056, of=NO_REUSE, at=j.full),
@@ -202,9 +196,9 @@ FIGURES_8 = _pair(
                "cores).", "§8", j.close_to_best(TIME, OTHERS, 1.5, at=j.full), cores=MANY_CORES),
     ),
     (
-        _claim("speed-costs-memory",
-               "Better absolute performance comes at the expense of increased memory consumption.",
-               "§7.2.3", j.trade_off(TIME, NET_MEMORY), subject="", beside=()),
+        Claim("speed-costs-memory",
+              "Better absolute performance comes at the expense of increased memory consumption.",
+              "§7.2.3", j.trade_off(TIME, NET_MEMORY)),
         _ablation("no-reuse-memory",
                   "Disabling span reuse increases memory consumption by 7.6 % at 20 threads (here: the "
                   "most threads; half to twice that increase).", "§7.2.3",
@@ -248,22 +242,21 @@ FIGURES_9 = _pair(
                   j.within(ALLOCATOR_TIME, 0.95, None, of=NO_REUSE, at=j.beyond_one), NO_REUSE, cores=MANY_CORES),
     ),
     (
-        _claim("no-blowup",
-               "All allocators deal with blowup fragmentation: no unbounded growth in memory consumption (here: "
-               "with two threads, four times as many steps take at most 1.2 times the memory).", "§7.3",
-               j.each((SCALLOC, *OTHERS), j.changes(AVERAGE_MEMORY, j.series(STEPS, j.only(2)), j.series(LONGER),
-                                                    high=1.2)), subject="", beside=()),
+        Claim("no-blowup",
+              "All allocators deal with blowup fragmentation: no unbounded growth in memory consumption (here: "
+              "with two threads, four times as many steps take at most 1.2 times the memory).", "§7.3",
+              j.each((SCALLOC, *OTHERS), j.changes(AVERAGE_MEMORY, j.series(STEPS, j.only(2)), j.series(LONGER),
+                                                   high=1.2))),
         _claim("competitive-memory",
                "Only jemalloc and ptmalloc2 require less memory than scalloc: it needs less than the "
                "others.", "§7.3",
                j.less(AVERAGE_MEMORY, tuple(n for n in OTHERS if n not in ("glibc", "jemalloc")), at=_UP_TO_CORES)),
-        _claim("less-memory-more-time",
-               "jemalloc and ptmalloc2 require less memory at the expense of higher total per-thread "
-               "allocator time.", "§7.3",
-               j.each(("jemalloc", "glibc"), j.all_of(
-                   j.less(AVERAGE_MEMORY, SCALLOC, at=_UP_TO_CORES),
-                   j.less(ALLOCATOR_TIME, j.SUBJECT, of=SCALLOC, at=_UP_TO_CORES))), needs=(SCALLOC,),
-               subject="", beside=()),
+        Claim("less-memory-more-time",
+              "jemalloc and ptmalloc2 require less memory at the expense of higher total per-thread "
+              "allocator time.", "§7.3",
+              j.each(("jemalloc", "glibc"), j.all_of(
+                  j.less(AVERAGE_MEMORY, SCALLOC, at=_UP_TO_CORES),
+                  j.less(ALLOCATOR_TIME, j.SUBJECT, of=SCALLOC, at=_UP_TO_CORES))), needs=(SCALLOC,)),
     ),
     ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), points_b=_with_longer,
     variants=(SCALLOC, NO_REUSE), seconds_a_run=0.4,
@@ -433,22 +426,21 @@ FIGURE_11 = Figure(
                  f"For a larger ratio of accesses in allocation order llalloc, scalloc, Streamflow, and TBB approach "
                  f"the compact baseline: {title}.", "§7.6", _approaches_compact(name), subject=name, beside=())
           for name, title in (("llalloc", "llalloc"), ("streamflow", "Streamflow"))),
-        _claim("others-improve-less",
-               "The other allocators improve as well [with more accesses in allocation order] but not as much (here: "
-               "from 0 to 100 % lists, as scalloc).", "§7.6",
-               j.each(tuple(n for n in OTHERS if n not in ("tbbmalloc", "llalloc", "streamflow")), j.all_of(
-                   j.changes(ACCESS_TIME, j.only(0), j.only(100), high=1.0),
-                   j.narrows(ACCESS_TIME, j.SUBJECT, SCALLOC, j.only(0), j.only(100), low=1.0, high=None))),
-               subject="", beside=(), needs=(SCALLOC,)),
+        Claim("others-improve-less",
+              "The other allocators improve as well [with more accesses in allocation order] but not as much (here: "
+              "from 0 to 100 % lists, as scalloc).", "§7.6",
+              j.each(tuple(n for n in OTHERS if n not in ("tbbmalloc", "llalloc", "streamflow")), j.all_of(
+                  j.changes(ACCESS_TIME, j.only(0), j.only(100), high=1.0),
+                  j.narrows(ACCESS_TIME, j.SUBJECT, SCALLOC, j.only(0), j.only(100), low=1.0, high=None))), needs=(SCALLOC,)),
         _ablation("threshold-100-time",
                   "Memory access time improves even more with the reusability threshold at 100 %, …",
                   "§7.6", j.less(ACCESS_TIME, SCALLOC, of=NO_REUSE), NO_REUSE),
         _ablation("threshold-100-memory", "… at the expense of higher memory consumption.", "§7.6",
                   j.less(MEMORY, NO_REUSE), NO_REUSE),
-        _claim("cache-misses",
-               "At 60 % lists the L1 miss rate is 15.2 % with scalloc, 20.8 % with ptmalloc2; last-level cache loads "
-               "190.2M against 408.5M.", "§7.6", j.cannot("needs hardware counters (perf), which the suite does not "
-                                                                "read"), subject="", beside=()),
+        Claim("cache-misses",
+              "At 60 % lists the L1 miss rate is 15.2 % with scalloc, 20.8 % with ptmalloc2; last-level cache loads "
+              "190.2M against 408.5M.", "§7.6", j.cannot("needs hardware counters (perf), which the suite does not "
+                                                               "read")),
     ),
     lambda cores: [Point(acdc.locality(p), p) for p in LISTS], ALL, (ACCESS_TIME, MEMORY),
     Panel("lines", "% in allocation order"), stand_ins=_compact, variants=(SCALLOC, NO_REUSE), seconds_a_run=0.25,
@@ -466,7 +458,7 @@ _SMALL_OBJECTS = "8 bytes"
 def _with_8_bytes(cores):
     """Beside the figure's own points objects of 8 bytes, with one thread and with as many as there are cores."""
     counts = sorted({1, max(t for t in thread_axis(cores) if t <= cores)})
-    return [*_over_threads(_threadtest_256)(cores),
+    return [*over_threads(_threadtest_256)(cores),
             *(Point(classic.threadtest(8, t, rounds=100), t, _SMALL_OBJECTS) for t in counts)]
 
 
@@ -492,7 +484,7 @@ FIGURES_13 = _pair(
                   j.all_of(j.less(NET_MEMORY, SCALLOC, of=SINGLE_STACK, at=j.most),
                            j.within(NET_MEMORY, None, 1.15, to=SINGLE_STACK, at=j.most)), SINGLE_STACK),
     ),
-    TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), points_b=_over_threads(_threadtest_256),
+    TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), points_b=over_threads(_threadtest_256),
     variants=(SCALLOC, SINGLE_STACK), seconds_a_run=0.3,
     stand_ins=_alone(_threadtest_256, objects=1, rounds=1),
 )
@@ -500,7 +492,7 @@ FIGURES_13 = _pair(
 FIGURES_14 = _pair(
     14, "Frontend",
         "Threadtest with objects of 64 bytes, empty spans returned with the last free and only in the next slow "
-    "path of an allocation.", _over_threads(classic.threadtest),
+    "path of an allocation.", over_threads(classic.threadtest),
     (SCALLOC, "standard", "glibc"),
     (
         _ablation("same-speed",
@@ -541,8 +533,8 @@ SECTION_7_4 = Figure(
     (
         _claim("scalloc-none", "Scalloc's design ensures that in the cases covered no false sharing appears.", "§7.4",
                _shares(False, False)),
-        _claim("most-avoid", "Most allocators avoid active and passive false sharing.", "§7.4",
-               j.majority((SCALLOC, *OTHERS), _shares(False, False)), subject="", beside=()),
+        Claim("most-avoid", "Most allocators avoid active and passive false sharing.", "§7.4",
+              j.majority((SCALLOC, *OTHERS), _shares(False, False))),
         _claim("tcmalloc-both",
                "TCMalloc suffers from both active and passive false sharing.", "§7.4", _shares(True, True),
                subject="tcmalloc", beside=()),

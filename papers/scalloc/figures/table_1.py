@@ -39,39 +39,38 @@ def _default(program, option):
     return int(found[1].replace("'", "")) if found else None
 
 
+def _by_parameters(ask):
+    """A judge that needs no run: `ask()` says whether our cases' parameters are the paper's, and what they are."""
+
+    def judge(data, subject):
+        is_same, text = ask()
+        return Verdict(Answer.BY_CONSTRUCTION if is_same else Answer.DOES_NOT_HOLD, text)
+
+    return j.Judge(judge)
+
+
 def _default_sizes(program, case, low, high):
     """The sizes that a program takes by itself are the paper's, and the case takes them."""
 
-    def judge(data, subject):
-        given, own = _options(case), [_default(program, option) for option in ("low", "high")]
-        found = [given.get(option, value) for option, value in zip(("low", "high"), own)]
-        return Verdict(Answer.BY_CONSTRUCTION if found == [low, high] else Answer.DOES_NOT_HOLD,
-                       f"{case.id}: {found[0]} to {found[1]} bytes")
+    def ask():
+        found = [_options(case).get(option, _default(program, option)) for option in ("low", "high")]
+        return found == [low, high], f"{case.id}: {found[0]} to {found[1]} bytes"
 
-    return judge
+    return _by_parameters(ask)
 
 
 def _one_thread(case):
     """Where only one thread runs, all frees are local and no thread ends before the program."""
-
-    def judge(data, subject):
-        return Verdict(Answer.BY_CONSTRUCTION if case.threads == 1 else Answer.DOES_NOT_HOLD,
-                       f"{case.id}: threads {case.threads}")
-
-    return judge
+    return _by_parameters(lambda: (case.threads == 1, f"{case.id}: threads {case.threads}"))
 
 
 def _ends_threads(case, others):
     """The case runs several generations of threads, the others one."""
-
-    def judge(data, subject):
-        generations = _options(case).get("generations", 1)
-        also = [other.id for other in others if _options(other).get("generations", 1) > 1]
-        return Verdict(Answer.BY_CONSTRUCTION if generations > 1 and not also else Answer.DOES_NOT_HOLD,
-                       f"{case.id}: {generations} generations of threads; others with more than one: "
-                       f"{', '.join(also) or 'none'}")
-
-    return judge
+    generations = _options(case).get("generations", 1)
+    also = [other.id for other in others if _options(other).get("generations", 1) > 1]
+    return _by_parameters(lambda: (
+        generations > 1 and not also,
+        f"{case.id}: {generations} generations of threads; others with more than one: {', '.join(also) or 'none'}"))
 
 
 def _sizes_of(case):
@@ -84,28 +83,23 @@ def _sizes_of(case):
 def _same_sizes(table):
     """The suite's cases allocate what the paper's table says; no run is needed for that. A half-open 7 to 8 is 7."""
 
-    def judge(data, subject):
+    def ask():
         wrong, texts = [], []
         for name, (case, low, high) in table.items():
             found = _sizes_of(case)
             texts.append(f"{name} {found[0]:,} to {found[1]:,}" if found[0] != found[1] else f"{name} {found[0]:,}")
             if (low and found[0] != low) or (high and not high - 1 <= found[1] <= high):
                 wrong.append(name)
-        return Verdict(Answer.DOES_NOT_HOLD if wrong else Answer.BY_CONSTRUCTION, "bytes: " + "; ".join(texts))
+        return not wrong, "bytes: " + "; ".join(texts)
 
-    return judge
+    return _by_parameters(ask)
 
 
 def _few_remote(case, share):
     """Larson frees remotely what a thread takes over from the one before: each slot once in its rounds."""
-
-    def judge(data, subject):
-        remote = 1 / _options(case)["rounds"]
-        return Verdict(Answer.BY_CONSTRUCTION if remote < share else Answer.DOES_NOT_HOLD,
-                       f"{case.id}: one free of {_options(case)['rounds']} a slot is of an object taken over, "
-                       f"{remote:.2%}")
-
-    return judge
+    rounds = _options(case)["rounds"]
+    return _by_parameters(lambda: (
+        1 / rounds < share, f"{case.id}: one free of {rounds} a slot is of an object taken over, {1 / rounds:.2%}"))
 
 
 _FOUR = "producer-consumer, 4 threads"

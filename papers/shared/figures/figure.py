@@ -224,3 +224,8 @@ def thread_axis(cores: int, at_least: int = 8) -> list[int]:
         counts.append(n)
         n *= 2
     return [*counts, top]
+
+
+def over_threads(builder: Callable[..., Case]) -> Callable[[int], list[Point]]:
+    """A figure's points over the threads, of a builder of cases."""
+    return lambda cores: [Point(builder(threads=t), t) for t in thread_axis(cores)]

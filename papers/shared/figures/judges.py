@@ -1,6 +1,6 @@
 """What claims are made of: comparisons that know their own noise, and ways to join them.
 
-A judge is a function (data, subject) -> Verdict. Every comparison is a ratio taken in each round; it HOLDS when the
+A judge is asked with (data, subject), and gives a Verdict. Every comparison is a ratio taken in each round; it HOLDS when the
 ratio's whole 95 % interval says so, DOES_NOT_HOLD when the whole interval says the opposite, else it is UNDECIDED.
 Rounds in which what is compared ran too far apart do not count (data.near), as in the suite's tables.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from typing import Callable
 
 from papers.shared.figures.data import (
     APART, FEWEST_ROUNDS, Data, NoData, Ratio, combined, interval, near, number, quotient,
@@ -28,6 +29,21 @@ _CRITICAL = {5: 1.0, 6: 0.886, 7: 0.786, 8: 0.738, 9: 0.700, 10: 0.648, 11: 0.61
 _STANDS_FOR = {"supermalloc-original": "supermalloc"}
 
 HOLDS, AGAINST, OPEN = Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.UNDECIDED
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judge:
+    """`rule(subject)`: what it goes by, a sentence without a verb, of which the whole 95 % interval is asked; empty where it
+    has no numbers to judge, or says itself by what."""
+
+    ask: Callable[[Data, str], Verdict]
+    rule: Callable[[str], str] = lambda subject: ""
+    over_all: bool = False         # takes one mean over the whole axis, which may hide what is so at an end of it
+    about_rounds: bool = False     # judges by how rounds differ, so that one of them says nothing
+    without_numbers: bool = False  # says the same of any data
+
+    def __call__(self, data, subject) -> Verdict:
+        return self.ask(data, subject)
 
 
 # ---- places of a figure: functions of the data that give points ----
@@ -117,10 +133,6 @@ def _join(verdicts) -> Verdict:
                    tuple(dict.fromkeys(name for v in verdicts for name in v.absent)), any(v.few for v in verdicts))
 
 
-def _name(who, subject) -> str:
-    return who or subject
-
-
 def _present(data, names, subject) -> list[str]:
     there = data.measured()
     return [name for name in names if name in there and name != subject]
@@ -143,20 +155,7 @@ def _among(data, names, one, found, doubtful=HOLDS, there=None) -> Verdict:
                                absent=tuple(dict.fromkeys((*found.absent, *named))))
 
 
-# ---- what a verdict goes by ----
-
-_RULES = {}
-
-
-def _ruled(judge, rule):
-    """The judge, that goes by `rule(subject)`: a sentence without a verb, of which the whole 95 % interval is asked."""
-    _RULES[judge] = rule
-    return judge
-
-
-def rule_of(judge, subject) -> str:
-    """What the judge goes by; empty where it has no numbers to judge, or says itself by what."""
-    return _RULES[judge](subject) if judge in _RULES else ""
+# ---- the words of a rule ----
 
 
 def _times(low, high) -> str:
@@ -177,43 +176,66 @@ def _listed(names, but=None) -> str:
     return ", ".join(name for name in names if name != but)
 
 
-_OVER_ALL = set()
+def _best_of_others(what, band, among, one) -> str:
+    return f"{what} of {one} {band} that of the best of {_listed(among, one)}"
 
 
-def _placed(judge, at):
-    """The judge, that compares at the place `at`."""
-    if at is everywhere:
-        _OVER_ALL.add(judge)
-    return judge
+# ---- what several judges ask ----
 
 
-def is_over_all(judge) -> bool:
-    """Whether it takes one mean over the whole axis, which may hide what is so at an end of it."""
-    return judge in _OVER_ALL
+def _is_inside(low, high):
+    return lambda value: (low is None or value >= low) and (high is None or value <= high)
 
 
-# ---- judges ----
+def _each_time(values, is_good, rounds) -> Answer:
+    """Of values that have no interval: all of them must be good, or none."""
+    if rounds < FEWEST_ROUNDS:
+        return OPEN
+    good = sum(map(is_good, values))
+    return HOLDS if good == len(values) else OPEN if good else AGAINST
+
+
+def _best(data, names, one, measure, points) -> str:
+    """Which of the others needs least."""
+    medians = {name: statistics.median(data.score(name, measure, points).values()) for name in _present(data, names, one)}
+    if not medians:
+        raise NoData("none of the others has been measured")
+    return min(medians, key=medians.get)
+
+
+def _fact(data, one, key) -> float:
+    if (one, key) not in data.facts:
+        raise NoData(f"{key} of {one} is not known")
+    return data.facts[one, key]
+
+
+def _facts_of_others(data, names, one, key) -> dict[str, float]:
+    return {name: data.facts[name, key] for name in names if (name, key) in data.facts and name != one}
+
+
+# ---- judges: where `of` is SUBJECT they judge whoever the claim is judged on ----
 
 
 def within(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=everywhere):
     """`of`'s measure is between low and high times `to`'s, as geometric mean over the points."""
 
-    def judge(data, subject):
-        one, other, points = _name(of, subject), _name(to, subject), at(data)
+    def ask(data, subject):
+        one, other, points = of or subject, to or subject, at(data)
         ratio = data.compare(one, other, measure, points)
         return Verdict(_against_band(ratio, low, high), f"{measure.name} {one}/{other}{_where(data, points)} {ratio}")
 
-    return _ruled(_placed(judge, at), lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_times(low, high)} that of {_name(to, subject)}"))
+    return Judge(ask, lambda subject: f"{measure.name} of {of or subject} {_times(low, high)} that of {to or subject}",
+                 over_all=at is everywhere)
 
 
 def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0, low=None):
     """`of` has less than `by` times the measure of everyone in `than` that is there, and at least `low` times it."""
     names = (than,) if isinstance(than, str) else tuple(than)
+    than_subject = names == (SUBJECT,)
 
-    def judge(data, subject):
-        one, points, verdicts, texts = _name(of, subject), at(data), [], []
-        others = [subject] if names == (SUBJECT,) else _present(data, names, one)
+    def ask(data, subject):
+        one, points, verdicts, texts = of or subject, at(data), [], []
+        others = [subject] if than_subject else _present(data, names, one)
         if not others:
             raise NoData("; ".join(data.why_not(name, measure, points) for name in names))
         slack = SLACK if len(others) > 1 else 1.0
@@ -222,69 +244,91 @@ def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0, low=None):
             verdicts.append(Verdict(_against_band(ratio, low, by, slack), ""))
             texts.append(f"{other} {ratio}")
         text = f"{measure.name} of {one}{_where(data, points)} against {', '.join(texts)}"
-        return _among(data, () if names == (SUBJECT,) else names, one, Verdict(_join(verdicts).answer, text))
+        return _among(data, () if than_subject else names, one, Verdict(_join(verdicts).answer, text))
 
-    return _ruled(_placed(judge, at), lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_times(low, by)} that of "
-        + (subject if names == (SUBJECT,) else _listed(names, _name(of, subject)))))
+    def rule(subject):
+        others = subject if than_subject else _listed(names, of or subject)
+        return f"{measure.name} of {of or subject} {_times(low, by)} that of {others}"
+
+    return Judge(ask, rule, over_all=at is everywhere)
 
 
 def close_to_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
     """`of` needs at most `factor` times what the best of the others needs."""
 
-    def judge(data, subject):
-        one, points = _name(of, subject), at(data)
-        scores = {name: data.score(name, measure, points) for name in _present(data, among, one)}
-        if not scores:
-            raise NoData("none of the others has been measured")
-        best = min(scores, key=lambda name: statistics.median(scores[name].values()))
+    def ask(data, subject):
+        one, points = of or subject, at(data)
+        best = _best(data, among, one, measure, points)
         ratio = data.compare(one, best, measure, points)
         text = f"{measure.name} of {one}{_where(data, points)} against {best}, the best of the others, {ratio}"
         return _among(data, among, one, Verdict(_against_band(ratio, None, factor), text))
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_times(None, factor)} that of the best of "
-        f"{_listed(among, _name(of, subject))}"))
+    return Judge(ask, lambda subject: _best_of_others(measure.name, _times(None, factor), among, of or subject))
 
 
 def not_best(measure: Measure, others, at, of=SUBJECT):
     """Over the points the best of the others needs less than `of`."""
     best = close_to_best(measure, others, 1.0, of, at)
 
-    def judge(data, subject):
+    def ask(data, subject):
         found = best(data, subject)  # the best of few is left open, not taken for the best of all
         turned = {HOLDS: AGAINST, AGAINST: HOLDS}.get(found.answer, found.answer)
         return dataclasses.replace(found, answer=turned)
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_times(1.0, None)} that of the best of "
-        f"{_listed(others, _name(of, subject))}"))
+    return Judge(ask, lambda subject: _best_of_others(measure.name, _times(1.0, None), others, of or subject))
+
+
+def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
+    """`of` needs at least `factor` times what the best of the others needs: it has no particular advantage."""
+
+    def ask(data, subject):
+        one, points = of or subject, at(data)
+        best = _best(data, among, one, measure, points)
+        ratio = data.compare(one, best, measure, points)
+        text = f"{measure.name} {one}/{best}{_where(data, points)} {ratio}"
+        return _among(data, among, one, Verdict(_against_band(ratio, factor, None), text), doubtful=AGAINST)
+
+    return Judge(ask, lambda subject: _best_of_others(measure.name, _times(factor, None), among, of or subject))
+
+
+def best_at_each(measure: Measure, others, at, of=SUBJECT):
+    """At every single point `of` needs less than the best of the others there."""
+
+    def ask(data, subject):
+        one, verdicts, texts = of or subject, [], []
+        for point in at(data):
+            best = _best(data, others, one, measure, [point])
+            ratio = data.compare(one, best, measure, [point])
+            verdicts.append(Verdict(_against_band(ratio, None, 1.0, SLACK), ""))
+            texts.append(f"{point.x}: {ratio} of {best}'s")
+        won = sum(v.answer is HOLDS for v in verdicts)
+        text = f"{measure.name} of {one} is below the best other's at {won} of {len(verdicts)} " \
+               f"{data.figure.panel.x_label}; {', '.join(texts)}"
+        return _among(data, others, one, Verdict(_join(verdicts).answer, text))
+
+    return Judge(ask, lambda subject: _best_of_others(measure.name, "below", others, of or subject) + " at every place")
 
 
 def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
     """`of`'s measure itself, in every round and at every point, lies between low and high."""
 
-    def judge(data, subject):
-        one, points = _name(of, subject), at(data)
+    def ask(data, subject):
+        one, points = of or subject, at(data)
         found, rounds = data.pooled(one, measure, points)
-        inside = sum((low is None or v >= low) and (high is None or v <= high) for v in found)
         shown = sorted(v * measure.scale for v in (min(found), max(found)))
         span = number(shown[0]) if shown[0] == shown[1] else f"{number(shown[0])} to {number(shown[1])}"
         text = f"{measure.name} of {one}{_where(data, points)} {span} {measure.unit}".rstrip()
-        text += f" in {len(found)} runs"
-        if rounds < FEWEST_ROUNDS:
-            return Verdict(OPEN, text)
-        return Verdict(HOLDS if inside == len(found) else AGAINST if inside == 0 else OPEN, text)
+        return Verdict(_each_time(found, _is_inside(low, high), rounds), f"{text} in {len(found)} runs")
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_range(low, high, measure.scale, measure.unit)} in every run"))
+    return Judge(ask, lambda subject: (
+        f"{measure.name} of {of or subject} {_range(low, high, measure.scale, measure.unit)} in every run"))
 
 
 def mean_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
     """The mean of `of`'s measure over the points lies between low and high in every round."""
 
-    def judge(data, subject):
-        one, points = _name(of, subject), at(data)
+    def ask(data, subject):
+        one, points = of or subject, at(data)
         columns = [data.values(one, measure, point) for point in points]
         rounds = set.intersection(*map(set, columns))
         if not rounds:
@@ -294,126 +338,98 @@ def mean_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere
         shown = [number(v * measure.scale) for v in (means[0], means[-1], min(everything), max(everything))]
         text = f"mean {measure.name} of {one}{_where(data, points)} {shown[0]} to {shown[1]} {measure.unit} in " \
                f"{len(means)} rounds (at single points {shown[2]} to {shown[3]})"
-        inside = sum((low is None or v >= low) and (high is None or v <= high) for v in means)
-        if len(means) < FEWEST_ROUNDS:
-            return Verdict(OPEN, text)
-        return Verdict(HOLDS if inside == len(means) else AGAINST if inside == 0 else OPEN, text)
+        return Verdict(_each_time(means, _is_inside(low, high), len(means)), text)
 
-    return _ruled(judge, lambda subject: (
-        f"mean {measure.name} of {_name(of, subject)} {_range(low, high, measure.scale, measure.unit)} in every "
-        f"round"))
+    return Judge(ask, lambda subject: (
+        f"mean {measure.name} of {of or subject} {_range(low, high, measure.scale, measure.unit)} in every round"))
 
 
-def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
-    """`of` needs at least `factor` times what the best of the others needs: it has no particular advantage."""
+def says(measure: Measure, yes: bool, of=SUBJECT, at=everywhere):
+    """A yes/no measure is the same in every round and at every point, and is the expected one."""
 
-    def judge(data, subject):
-        one, points = _name(of, subject), at(data)
-        scores = {name: data.score(name, measure, points) for name in _present(data, among, one)}
-        if not scores:
-            raise NoData("none of the others has been measured")
-        best = min(scores, key=lambda name: statistics.median(scores[name].values()))
-        ratio = data.compare(one, best, measure, points)
-        text = f"{measure.name} {one}/{best}{_where(data, points)} {ratio}"
-        return _among(data, among, one, Verdict(_against_band(ratio, factor, None), text), doubtful=AGAINST)
+    def ask(data, subject):
+        one, points = of or subject, at(data)
+        values, rounds = data.pooled(one, measure, points)
+        found = [value >= 0.5 for value in values]
+        text = f"{measure.name} of {one}{_where(data, points)}: yes in {sum(found)} of {len(found)} runs"
+        return Verdict(_each_time(found, lambda value: value == yes, rounds), text)
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_times(factor, None)} that of the best of "
-        f"{_listed(among, _name(of, subject))}"))
+    return Judge(ask, lambda subject: f"{measure.name} of {of or subject}: {'yes' if yes else 'no'} in every run")
 
 
 def measures_within(one: Measure, other: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
     """Two measures of the same contender: one is between low and high times the other."""
 
-    def judge(data, subject):
-        name, points = _name(of, subject), at(data)
+    def ask(data, subject):
+        name, points = of or subject, at(data)
         ratio = data.ratio(data.score(name, one, points), data.score(name, other, points))
-        return Verdict(_against_band(ratio, low, high), f"{one.name} / {other.name} of {name}{_where(data, points)} "
-                                                        f"{ratio}")
+        return Verdict(_against_band(ratio, low, high),
+                       f"{one.name} / {other.name} of {name}{_where(data, points)} {ratio}")
 
-    return _ruled(judge, lambda subject: f"{one.name} of {_name(of, subject)} {_times(low, high)} its {other.name}")
-
-
-def best_at_each(measure: Measure, others, at, of=SUBJECT):
-    """At every single point `of` needs less than the best of the others there."""
-
-    def judge(data, subject):
-        one, verdicts, texts = _name(of, subject), [], []
-        for point in at(data):
-            there = _present(data, others, one)
-            if not there:
-                raise NoData("none of the others has been measured")
-            medians = {name: statistics.median(data.score(name, measure, [point]).values()) for name in there}
-            best = min(medians, key=medians.get)
-            ratio = data.compare(one, best, measure, [point])
-            verdicts.append(Verdict(_against_band(ratio, None, 1.0, SLACK), ""))
-            texts.append(f"{point.x}: {ratio} of {best}'s")
-        won = sum(v.answer is HOLDS for v in verdicts)
-        text = f"{measure.name} of {one} is below the best other's at {won} of {len(verdicts)} " \
-               f"{data.figure.panel.x_label}; {', '.join(texts)}"
-        return _among(data, others, one, Verdict(_join(verdicts).answer, text))
-
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)} below that of the best of "
-        f"{_listed(others, _name(of, subject))} at every place"))
-
-
-_ABOUT_ROUNDS = set()
-
-
-def _about_rounds(judge):
-    _ABOUT_ROUNDS.add(judge)
-    return judge
-
-
-def is_about_rounds(judge) -> bool:
-    """Whether it judges by how rounds differ, so that one of them says nothing."""
-    return judge in _ABOUT_ROUNDS
+    return Judge(ask, lambda subject: f"{one.name} of {of or subject} {_times(low, high)} its {other.name}")
 
 
 def each(names, judge, least=1):
     """The judge holds for every one of the names that is there; at least `least` of them must be."""
 
-    def judge_each(data, subject):
+    def ask(data, subject):
         there = _present(data, names, None)
         if len(there) < least:
             raise NoData("; ".join(data.why_not(name) for name in names if name not in there))
         return _among(data, names, None, _join([judge(data, name) for name in there]))
 
-    found = _ruled(judge_each, lambda subject: f"of each of {_listed(names)} that is there: {rule_of(judge, 'it')}")
-    return _about_rounds(found) if is_about_rounds(judge) else found
+    return Judge(ask, lambda subject: f"of each of {_listed(names)} that is there: {judge.rule('it')}",
+                 about_rounds=judge.about_rounds)
+
+
+def majority(names, judge):
+    """The judge holds for more than half of the contenders that are there."""
+
+    def ask(data, subject):
+        there = _present(data, names, None)
+        if len(there) < 2:
+            raise NoData("fewer than two of the others have been measured")
+        groups = {HOLDS: [], AGAINST: [], OPEN: []}
+        for name in there:
+            groups[judge(data, name).answer].append(name)
+        half = len(there) / 2
+        words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
+        text = "; ".join(f"{words[answer]} {', '.join(found)}" for answer, found in groups.items() if found)
+        answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
+        return _among(data, names, None, Verdict(answer, text), doubtful=answer)
+
+    return Judge(ask, lambda subject: f"of more than half of {_listed(names)} that are there: {judge.rule('it')}")
 
 
 def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT):
     """`of`'s measure at `after` is between low and high times that at `before`."""
 
-    def judge(data, subject):
-        one, first, last = _name(of, subject), before(data), after(data)
+    def ask(data, subject):
+        one, first, last = of or subject, before(data), after(data)
         ratio = data.ratio(data.score(one, measure, last), data.score(one, measure, first))
         return Verdict(_against_band(ratio, low, high),
                        f"{measure.name} of {one}{_where(data, last)} / {_where(data, first).strip()} {ratio}")
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)} at the last place {_times(low, high)} that at the first"))
+    return Judge(ask, lambda subject: (
+        f"{measure.name} of {of or subject} at the last place {_times(low, high)} that at the first"))
 
 
 def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
     """The ratio one/other shrinks from `before` to `after` (or moves by the given band)."""
 
-    def judge(data, subject):
-        a, b, first, last = _name(one, subject), _name(other, subject), before(data), after(data)
+    def ask(data, subject):
+        a, b, first, last = one or subject, other or subject, before(data), after(data)
         ends = [quotient(data.score(a, measure, points), data.score(b, measure, points)) for points in (first, last)]
         rounds, apart = near(ends)
         if not rounds:
             raise NoData("no round has both ends")
         ratio = data.ratio(ends[1], ends[0])
         text = " to ".join(str(interval([end[n] for n in rounds], apart)) for end in ends)
-        return Verdict(_against_band(ratio, low, high),
-                       f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}{_where(data, last)}: times "
-                       f"{ratio}")
+        return Verdict(_against_band(ratio, low, high), f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}"
+                                                        f"{_where(data, last)}: times {ratio}")
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(one, subject)} over that of {_name(other, subject)} at the last place "
+    return Judge(ask, lambda subject: (
+        f"{measure.name} of {one or subject} over that of {other or subject} at the last place "
         f"{_times(low, high)} what it is at the first"))
 
 
@@ -421,8 +437,8 @@ def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
     """Doubling the threads up to the cores goes on gaining at least `gain` in throughput (at most `high`): judged from
     half the cores to all of them. `measure` is a time per operation."""
 
-    def judge(data, subject):
-        one, last = _name(of, subject), full(data)
+    def ask(data, subject):
+        one, last = of or subject, full(data)
         half = [n for n in data.numbers() if n <= last[0].x / 2]
         if not half:
             raise NoData("one core only")
@@ -431,8 +447,8 @@ def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
         return Verdict(_against_band(ratio, gain, high),
                        f"throughput of {one} from {first[0].x} to {last[0].x} threads grows {ratio} times")
 
-    return _ruled(judge, lambda subject: (
-        f"{measure.name} of {_name(of, subject)}: from half the cores to all of them throughput grows "
+    return Judge(ask, lambda subject: (
+        f"{measure.name} of {of or subject}: from half the cores to all of them throughput grows "
         f"{_range(gain, high)} times"))
 
 
@@ -447,13 +463,13 @@ def scalability_above(measure: Measure, better, worse, place):
         return combined(lambda base, *times: statistics.fmean(base / t / x for x, t in zip(counts, times)),
                         *(data.score(name, measure, [p]) for p in points))
 
-    def judge(data, subject):
+    def ask(data, subject):
         scores = {name: score(data, name) for name in (better, worse)}
         ratio = data.ratio(scores[better], scores[worse])
         values = ", ".join(f"{name} {statistics.median(s.values()):.3f}" for name, s in scores.items() if s)
         return Verdict(_against_band(ratio, 1.0, None), f"scores: {values}; ratio {ratio}")
 
-    return _ruled(judge, lambda subject: f"mean of speed-up(t) / t of {better} above that of {worse}")
+    return Judge(ask, lambda subject: f"mean of speed-up(t) / t of {better} above that of {worse}")
 
 
 def trade_off(one: Measure, other: Measure, at=full):
@@ -461,7 +477,7 @@ def trade_off(one: Measure, other: Measure, at=full):
     correlation is below 0 in every round, and beyond the critical value of so many contenders. Rounds repeat the same
     contenders, so they add no certainty beyond that."""
 
-    def judge(data, subject):
+    def ask(data, subject):
         points, names = at(data), data.contenders()
         scores = {name: (data.score(name, one, points), data.score(name, other, points)) for name in names}
         rounds, apart = near([score for pair in scores.values() for score in pair]) if scores else ([], False)
@@ -470,18 +486,17 @@ def trade_off(one: Measure, other: Measure, at=full):
                          f"tells nothing")
         found = sorted(_rank_correlation([scores[m][0][n] for m in names], [scores[m][1][n] for m in names])
                        for n in rounds)
+        critical, middle = _CRITICAL[min(len(names), max(_CRITICAL))], statistics.median(found)
         text = f"rank correlation of {one.name} and {other.name} over {len(names)} allocators{_where(data, points)} " \
-               f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
-        critical = _CRITICAL[min(len(names), max(_CRITICAL))]
-        text += f"; beyond chance from {critical:.2f} on"
+               f"{middle:.2f} ({found[0]:.2f} to {found[-1]:.2f}); beyond chance from {critical:.2f} on"
         if apart:
             return Verdict(OPEN, f"{text}; {APART}")
         one_sign = found[-1] < 0 or found[0] > 0
-        if len(found) < FEWEST_ROUNDS or not one_sign or abs(statistics.median(found)) < critical - 1e-9:
+        if len(found) < FEWEST_ROUNDS or not one_sign or abs(middle) < critical - 1e-9:
             return Verdict(OPEN, text)
         return Verdict(HOLDS if found[-1] < 0 else AGAINST, text)
 
-    return _ruled(judge, lambda subject: (
+    return Judge(ask, lambda subject: (
         f"rank correlation of {one.name} and {other.name} negative in every round, and beyond chance"))
 
 
@@ -499,63 +514,26 @@ def _widest_by_chance(n) -> float:
     return math.sqrt(stats.f.ppf(0.975, n - 1, n - 1))
 
 
-def says(measure: Measure, yes: bool, of=SUBJECT, at=everywhere):
-    """A yes/no measure is the same in every round and at every point, and is the expected one."""
-
-    def judge(data, subject):
-        one, points = _name(of, subject), at(data)
-        found, rounds = data.pooled(one, measure, points)
-        found = [value >= 0.5 for value in found]
-        text = f"{measure.name} of {one}{_where(data, points)}: yes in {sum(found)} of {len(found)} runs"
-        if rounds < FEWEST_ROUNDS or len(set(found)) > 1:
-            return Verdict(OPEN, text)
-        return Verdict(HOLDS if found[0] == yes else AGAINST, text)
-
-    return _ruled(judge, lambda subject: f"{measure.name} of {_name(of, subject)}: {'yes' if yes else 'no'} in every run")
-
-
-def majority(names, judge):
-    """The judge holds for more than half of the contenders that are there."""
-
-    def judge_majority(data, subject):
-        there = _present(data, names, None)
-        if len(there) < 2:
-            raise NoData("fewer than two of the others have been measured")
-        groups = {HOLDS: [], AGAINST: [], OPEN: []}
-        for name in there:
-            groups[judge(data, name).answer].append(name)
-        half = len(there) / 2
-        words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
-        text = "; ".join(f"{words[answer]} {', '.join(found)}" for answer, found in groups.items() if found)
-        answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
-        return _among(data, names, None, Verdict(answer, text), doubtful=answer)
-
-    return _ruled(judge_majority, lambda subject: (
-        f"of more than half of {_listed(names)} that are there: {rule_of(judge, 'it')}"))
-
-
 def _deviations(measure, one, other, low, high, at, relative=False):
     """The ratio of the standard deviations of the two over the rounds, `relative` to their means, lies in a band."""
+    what = f"{'relative ' * relative}standard deviation of {measure.name}"
 
-    def judge(data, subject):
-        a, b, points = _name(one, subject), _name(other, subject), at(data)
+    def ask(data, subject):
+        a, b, points = one or subject, other or subject, at(data)
         scores = [sorted(data.score(name, measure, points).values()) for name in (a, b)]
         n = min(len(s) for s in scores)
         if n < 2:
             return Verdict(OPEN, f"{n} round: no deviation")
         spreads = [statistics.stdev(s) / (statistics.fmean(s) if relative else 1.0) for s in scores]
         ratio = spreads[0] / max(spreads[1], 1e-15)
-        what = f"{'relative ' * relative}standard deviation of {measure.name}"
-        certainty = _widest_by_chance(n) if n >= 6 else None
-        text = f"{what} over {n} rounds, {a}/{b}: {number(ratio)}"
-        if certainty is None:
-            return Verdict(OPEN, text)
+        if n < 6:
+            return Verdict(OPEN, f"{what} over {n} rounds, {a}/{b}: {number(ratio)}")
+        certainty = _widest_by_chance(n)
         span = Ratio(n, ratio / certainty, ratio, ratio * certainty)
         return Verdict(_against_band(span, low, high), f"{what}, {a}/{b}: {span}")
 
-    return _ruled(_about_rounds(judge), lambda subject: (
-        f"{'relative ' * relative}standard deviation of {measure.name} over the rounds, of "
-        f"{_name(one, subject)} {_times(low, high)} that of {_name(other, subject)}"))
+    return Judge(ask, lambda subject: (
+        f"{what} over the rounds, of {one or subject} {_times(low, high)} that of {other or subject}"), about_rounds=True)
 
 
 def steady(measure: Measure, one, other, factor, at=everywhere):
@@ -571,84 +549,44 @@ def steadier(measure: Measure, than, of=SUBJECT, at=everywhere, relative=False):
 def below_range(measure: Measure, than, of=SUBJECT, at=everywhere, worst=False):
     """The mean of `of`'s rounds (its slowest, with `worst`) is below what lies between the fastest and the slowest
     round of `than`. It is said of the runs themselves: there is no interval."""
+    what = f"{'slowest' if worst else 'mean'} {measure.name}"
 
-    def judge(data, subject):
-        one, points = _name(of, subject), at(data)
+    def ask(data, subject):
+        one, points = of or subject, at(data)
         mine, theirs = (list(data.score(name, measure, points).values()) for name in (one, than))
         value, span = max(mine) if worst else statistics.fmean(mine), max(theirs) - min(theirs)
-        text = f"{'slowest' if worst else 'mean'} {measure.name} of {one} {number(value * measure.scale)} " \
-               f"{measure.unit}, {than} varies by {number(span * measure.scale)} {measure.unit}"
-        if min(len(mine), len(theirs)) < FEWEST_ROUNDS:
-            return Verdict(OPEN, text)
-        return Verdict(HOLDS if value < span else AGAINST, text)
+        text = f"{what} of {one} {number(value * measure.scale)} {measure.unit}, {than} varies by " \
+               f"{number(span * measure.scale)} {measure.unit}"
+        return Verdict(_each_time([value], lambda v: v < span, min(len(mine), len(theirs))), text)
 
-    return _ruled(_about_rounds(judge), lambda subject: (
-        f"{'slowest' if worst else 'mean'} {measure.name} of {_name(of, subject)} below what lies between the "
-        f"fastest and the slowest round of {than}"))
+    return Judge(ask, lambda subject: (
+        f"{what} of {of or subject} below what lies between the fastest and the slowest round of {than}"),
+        about_rounds=True)
 
 
 def fact_less(key, than, of=SUBJECT, by=1.0):
     """A number that no run gives: `of` has less than `by` times everyone's of `than` that is there. No noise here."""
 
-    def judge(data, subject):
-        one = _name(of, subject)
-        mine = data.facts.get((one, key))
-        theirs = {name: data.facts[name, key] for name in than if (name, key) in data.facts and name != one}
+    def ask(data, subject):
+        one = of or subject
+        mine, theirs = data.facts.get((one, key)), _facts_of_others(data, than, one, key)
         if mine is None or not theirs:
-            raise NoData(f"{key} is known of {', '.join([*theirs, *([one] if mine is not None else [])]) or 'nobody'} "
-                         f"only")
+            known = [*theirs, *([one] if mine is not None else [])]
+            raise NoData(f"{key} is known of {', '.join(known) or 'nobody'} only")
         text = f"{key} of {one} {number(mine)}; " + ", ".join(f"{n} {number(v)}" for n, v in theirs.items())
         answer = HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST
         return _among(data, than, one, Verdict(answer, text), there=list(theirs))
 
-    return _ruled(judge, lambda subject: (
-        f"{key} of {_name(of, subject)} {_times(None, by)} that of {_listed(than, _name(of, subject))}"))
-
-
-def fact_ratio(upper, lower, low, high, of=SUBJECT):
-    """The sum of the facts `upper` over the sum of the facts `lower` of one contender lies in a band."""
-
-    def judge(data, subject):
-        one = _name(of, subject)
-        sums = []
-        for keys in (upper, lower):
-            missing = [key for key in keys if (one, key) not in data.facts]
-            if missing:
-                raise NoData(f"{', '.join(missing)} of {one} is not known")
-            sums.append(sum(data.facts[one, key] for key in keys))
-        ratio = sums[0] / sums[1]
-        holds = (low is None or ratio >= low) and (high is None or ratio <= high)
-        return Verdict(HOLDS if holds else AGAINST,
-                       f"{one}: {' + '.join(upper)} {sums[0]:,.0f}, {' + '.join(lower)} {sums[1]:,.0f}")
-
-    return _ruled(judge, lambda subject: (
-        f"{' + '.join(upper)} of {_name(of, subject)} {_times(low, high)} its {' + '.join(lower)}"))
-
-
-def fact_largest(key, parts, of=SUBJECT, place=1):
-    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size."""
-
-    def judge(data, subject):
-        one = _name(of, subject)
-        found = {part: data.facts[one, part] for part in parts if (one, part) in data.facts}
-        if key not in found or len(found) < 2:
-            raise NoData(f"{key} of {one} is not known")
-        larger = sum(value > found[key] for value in found.values())
-        return Verdict(HOLDS if larger == place - 1 else AGAINST,
-                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in found.items()))
-
-    return _ruled(judge, lambda subject: (
-        f"{key} of {_name(of, subject)}: "
-        + ("the largest" if place == 1 else f"number {place} by size") + f" of {_listed(parts)}"))
+    return Judge(ask, lambda subject: (
+        f"{key} of {of or subject} {_times(None, by)} that of {_listed(than, of or subject)}"))
 
 
 def fact_not_below_best(key, among, factor, of=SUBJECT):
     """`of` has at least `factor` times what the best of the others has: no particular advantage."""
 
-    def judge(data, subject):
-        one = _name(of, subject)
-        mine = data.facts.get((one, key))
-        theirs = {name: data.facts[name, key] for name in among if (name, key) in data.facts and name != one}
+    def ask(data, subject):
+        one = of or subject
+        mine, theirs = data.facts.get((one, key)), _facts_of_others(data, among, one, key)
         if mine is None or not theirs:
             raise NoData(f"{key} is not known of {one} and another")
         best = min(theirs, key=theirs.get)
@@ -656,31 +594,58 @@ def fact_not_below_best(key, among, factor, of=SUBJECT):
         found = Verdict(HOLDS if mine >= factor * theirs[best] else AGAINST, text)
         return _among(data, among, one, found, doubtful=AGAINST, there=list(theirs))
 
-    return _ruled(judge, lambda subject: (
-        f"{key} of {_name(of, subject)} {_times(factor, None)} that of the best of "
-        f"{_listed(among, _name(of, subject))}"))
+    return Judge(ask, lambda subject: _best_of_others(key, _times(factor, None), among, of or subject))
+
+
+def fact_ratio(upper, lower, low, high, of=SUBJECT):
+    """The sum of the facts `upper` over the sum of the facts `lower` of one contender lies in a band."""
+
+    def ask(data, subject):
+        one, sums = of or subject, []
+        for keys in (upper, lower):
+            missing = [key for key in keys if (one, key) not in data.facts]
+            if missing:
+                raise NoData(f"{', '.join(missing)} of {one} is not known")
+            sums.append(sum(data.facts[one, key] for key in keys))
+        return Verdict(HOLDS if _is_inside(low, high)(sums[0] / sums[1]) else AGAINST,
+                       f"{one}: {' + '.join(upper)} {sums[0]:,.0f}, {' + '.join(lower)} {sums[1]:,.0f}")
+
+    return Judge(ask, lambda subject: (
+        f"{' + '.join(upper)} of {of or subject} {_times(low, high)} its {' + '.join(lower)}"))
+
+
+def fact_largest(key, parts, of=SUBJECT, place=1):
+    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size."""
+
+    def ask(data, subject):
+        one = of or subject
+        found = {part: data.facts[one, part] for part in parts if (one, part) in data.facts}
+        if key not in found or len(found) < 2:
+            raise NoData(f"{key} of {one} is not known")
+        larger = sum(value > found[key] for value in found.values())
+        return Verdict(HOLDS if larger == place - 1 else AGAINST,
+                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in found.items()))
+
+    rank = "the largest" if place == 1 else f"number {place} by size"
+    return Judge(ask, lambda subject: f"{key} of {of or subject}: {rank} of {_listed(parts)}")
 
 
 def fact_within(key, low=None, high=None, of=SUBJECT):
     """A number that no run gives lies between low and high."""
 
-    def judge(data, subject):
-        one = _name(of, subject)
-        if (one, key) not in data.facts:
-            raise NoData(f"{key} of {one} is not known")
-        value = data.facts[one, key]
-        inside = (low is None or value >= low) and (high is None or value <= high)
-        return Verdict(HOLDS if inside else AGAINST, f"{one}: {key} {number(value)}")
+    def ask(data, subject):
+        value = _fact(data, of or subject, key)
+        return Verdict(HOLDS if _is_inside(low, high)(value) else AGAINST, f"{of or subject}: {key} {number(value)}")
 
-    return _ruled(judge, lambda subject: f"{key} of {_name(of, subject)} {_range(low, high)}")
+    return Judge(ask, lambda subject: f"{key} of {of or subject} {_range(low, high)}")
 
 
 def simulated_less(count, what, than, of=SUBJECT, least=1):
     """On each simulated number of cores from `least` on an operation of `of` has less of a count than one of `than`. It is
     of one simulation each: a count, not a time, and without an interval."""
 
-    def judge(data, subject):
-        one = _name(of, subject)
+    def ask(data, subject):
+        one = of or subject
         known = {(line["row"], line["cores"]): line[count] for line in data.simulations if count in line}
         found = {cores: (known[name, cores], known[than, cores]) for name, cores in sorted(known, key=lambda key: key[1])
                  if name == one and cores >= least and (than, cores) in known}
@@ -691,48 +656,29 @@ def simulated_less(count, what, than, of=SUBJECT, least=1):
         return Verdict(HOLDS if fewer == len(found) else OPEN if fewer else AGAINST,
                        f"{what} of {one} against {than}, simulated: {text}")
 
-    return _ruled(judge, lambda subject: (
-        f"{what} of {_name(of, subject)} below that of {than} on every simulated number of cores from {least} on"))
+    return Judge(ask, lambda subject: (
+        f"{what} of {of or subject} below that of {than} on every simulated number of cores from {least} on"))
 
 
 def if_known(judge, reason):
     """What the judge says; where it has no numbers, that it cannot be shown here, and why."""
 
-    def judge_if_known(data, subject):
+    def ask(data, subject):
         try:
             return judge(data, subject)
         except NoData as error:
             return Verdict(Answer.CANNOT_BE_SHOWN_HERE, f"{reason} ({error})")
 
-    return _ruled(judge_if_known, lambda subject: rule_of(judge, subject))
+    return Judge(ask, judge.rule)
 
 
 def all_of(*judges):
     """Every one of the judges holds."""
-
-    def judge(data, subject):
-        return _join([one(data, subject) for one in judges])
-
-    found = _ruled(judge, lambda subject: "; ".join(filter(None, (rule_of(one, subject) for one in judges))))
-    return _about_rounds(found) if any(map(is_about_rounds, judges)) else found
-
-
-_WITHOUT_NUMBERS = set()
+    return Judge(lambda data, subject: _join([one(data, subject) for one in judges]),
+                 lambda subject: "; ".join(filter(None, (one.rule(subject) for one in judges))),
+                 about_rounds=any(one.about_rounds for one in judges))
 
 
 def cannot(reason):
     """A claim that this suite has no means to measure: the reason."""
-    return _fixed(Answer.CANNOT_BE_SHOWN_HERE, reason)
-
-
-def _fixed(answer, reason):
-    def judge(data, subject):
-        return Verdict(answer, reason)
-
-    _WITHOUT_NUMBERS.add(judge)
-    return judge
-
-
-def needs_no_numbers(judge) -> bool:
-    """Whether it says the same of any data."""
-    return judge in _WITHOUT_NUMBERS
+    return Judge(lambda data, subject: Verdict(Answer.CANNOT_BE_SHOWN_HERE, reason), without_numbers=True)

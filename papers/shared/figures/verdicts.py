@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from papers.shared.figures import judges, simulated
+from papers.shared.figures import simulated
 from papers.shared.figures.data import ONE_ROUND, Data, NoData
 from papers.shared.figures.figure import Answer, Claim, Verdict
 
@@ -43,7 +43,7 @@ def _simulation(claim: Claim, data: Data) -> str:
     """Where the claim's workload can be seen on more cores than there are, and what is different about it there."""
     from spanalloc_bench import manycore
 
-    if judges.is_about_rounds(claim.judge):
+    if claim.judge.about_rounds:
         return ""  # a simulation has no rounds
     cases = {}
     for case in (point.case for point in data.at(series=claim.series)):
@@ -82,7 +82,7 @@ def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
 
 def _simulated(claim: Claim, data: Data, subject) -> str:
     """What the claim's numbers are on simulated machines. (Restartable sequences are not there: ours take their locks.)"""
-    if judges.is_about_rounds(claim.judge):
+    if claim.judge.about_rounds:
         return ""
     texts = []
     for cores, part in simulated.data(data.figure, data.simulations).items():
@@ -96,7 +96,7 @@ def _simulated(claim: Claim, data: Data, subject) -> str:
 def _at_the_most(claim: Claim, data: Data, subject) -> Verdict | None:
     """What a judge of a mean over all thread counts says at the most of them alone; None where there is no such mean."""
     counts = data.numbers()
-    if not judges.is_over_all(claim.judge) or len(counts) < 2:
+    if not claim.judge.over_all or len(counts) < 2:
         return None
     found = _asked(claim, data.only(counts[-1]), subject)
     return None if found.evidence.startswith(_NO_NUMBERS) else found
@@ -104,7 +104,7 @@ def _at_the_most(claim: Claim, data: Data, subject) -> Verdict | None:
 
 def rule(claim: Claim) -> str:
     """What the verdict goes by; empty where nothing could decide it."""
-    found = judges.rule_of(claim.judge, claim.subject or "it")
+    found = claim.judge.rule(claim.subject or "it")
     return found + f"; from {claim.cores} cores on" * (bool(found) and claim.cores > 1)
 
 
@@ -112,7 +112,7 @@ def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
     """What becomes of the claim, on its own subject or on another one."""
     subject = claim.subject if subject is None else subject
     gap = _gap(claim, data, subject)
-    if gap and gap.answer is Answer.NOT_MEASURED and judges.needs_no_numbers(claim.judge):
+    if gap and gap.answer is Answer.NOT_MEASURED and claim.judge.without_numbers:
         gap = None  # measuring would not change what it says
     if gap:
         return gap

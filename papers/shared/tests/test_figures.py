@@ -174,7 +174,7 @@ class VerdictTest(unittest.TestCase):
                     known = r"larson-\d+-\d+|malloc-test|producer-consumer|threadtest-64"
                     there = any(re.fullmatch(known, group) for group in groups)
                     self.assertEqual("manycore --workloads" in verdict.evidence,
-                                     there and not judges.is_about_rounds(claim.judge))
+                                     there and not claim.judge.about_rounds)
                 else:
                     self.assertNotEqual(verdict.answer, Answer.CANNOT_BE_SHOWN_HERE)
 

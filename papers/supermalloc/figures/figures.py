@@ -7,6 +7,8 @@ descendant of DLmalloc with arenas and thread caches, so no claim on DLmalloc is
 
 from __future__ import annotations
 
+import functools
+
 from spanalloc_bench.cases import classic, programs
 from spanalloc_bench.cases import supermalloc as workloads
 from papers.shared.figures import calls, codesize, judges as j, simulated
@@ -34,10 +36,9 @@ RSEQ = "supermalloc-rseq"  # restartable sequences, which stand for transactions
 IN_TURN = (SUPERMALLOC, NO_PREFETCH, NO_CPU, NO_GLOBAL, RSEQ)
 
 
-def _claim(name, text, place, judge, **more):
-    more.setdefault("subject", SUPERMALLOC)
-    more.setdefault("beside", (ORIGINAL, "standard", "scalloc"))
-    return Claim(name, text, place, judge, **more)
+_claim = functools.partial(Claim, subject=SUPERMALLOC, beside=(ORIGINAL, "standard", "scalloc"))
+# About counters that are shared: with one core nobody contends.
+_counter = functools.partial(Claim, cores=2)
 
 
 def _program(name, text, place, judge, beside=(SUPERMALLOC,)):
@@ -48,11 +49,6 @@ def _program(name, text, place, judge, beside=(SUPERMALLOC,)):
 def _others(name, text, place, judge, *needs, **more):
     """A claim about the other allocators."""
     return Claim(name, text, place, judge, needs=needs, **more)
-
-
-def _counter(name, text, place, judge):
-    """A claim about counters that are shared: with one core nobody contends."""
-    return Claim(name, text, place, judge, cores=2)
 
 
 # ---- Figures 1 and 14: code size ----
@@ -335,10 +331,6 @@ FIGURE_8 = Figure(
 # ---- Figures 9 and 10: a database, Ghostscript ----
 
 
-def _slower(name, than, by=1.0):
-    return j.less(ELAPSED, name, of=than, by=by)
-
-
 FIGURE_9 = Figure(
     "supermalloc-9", "supermalloc", "Figure 9", "A database under load",
     "Super Smack's select-key on MySQL: queries a second and peak memory. Here: Debian's MariaDB under sysbench, 80,000 "
@@ -535,8 +527,7 @@ FIGURE_13 = Figure(
 # ---- Figures 8, 11 and 12 by instructions ----
 
 
-def _counted(name, text, place, judge, subject="", beside=()):
-    return Claim(name, text, place, judge, subject=subject, beside=beside, own=True)
+_counted = functools.partial(Claim, own=True)
 
 
 def _ratio(program, upper, lower, low, high):
