@@ -11,6 +11,7 @@ from rich.table import Table
 from papers.shared.figures import derived
 from papers.shared.figures.data import Data, number
 from papers.shared.figures.figure import Answer, Measure
+from spanalloc_bench import screen
 
 COLOURS = {Answer.HOLDS: "green", Answer.DOES_NOT_HOLD: "red", Answer.UNDECIDED: "yellow"}
 
@@ -45,9 +46,7 @@ def _drawn(source, data, name, measure, point):
 def _y_label(figure, measure):
     if figure.panel.base:
         return derived.base_label(figure)
-    if figure.panel.rate:
-        return "operations per second"
-    return measure.name + (f" ({measure.unit})" if measure.unit else "")
+    return "operations per second" if figure.panel.rate else _heading(measure)
 
 
 def _drawn_rows(data):
@@ -129,58 +128,50 @@ def _fact_panels(plots, data):
 # ---- terminal ----
 
 
-def _cell(data, name, measure, point):
-    amount = value(data, name, measure, point)
+def _table(data: Data, headings, rows, title=None, absent=()) -> Table:
+    """A row a contender: its label, its numbers as texts. Below, why others have none."""
+    drawn = screen.table(["", *headings], title=title, left=[0])
+    # Names tell apart by their ends.
+    names = [*data.measured(), *(data.variants.measured() if data.variants else [])]
+    drawn.columns[0].min_width = max(map(len, names), default=0)
+    for label, cells in rows:
+        drawn.add_row(escape(label), *cells)
+    for name, reason in dict(absent).items():
+        drawn.add_row(escape(name), escape(reason.partition(":")[0]), style="dim")
+    return drawn
+
+
+def _text(amount) -> str:
     return "-" if amount is None else number(amount)
+
+
+def _heading(measure) -> str:
+    return measure.name + (f" ({measure.unit})" if measure.unit else "")
 
 
 def tables(data: Data) -> list[Table]:
     """The figure's own numbers; then the medians behind them: a table a measure, its columns the points; one table of
     all measures where there is one point."""
-    figure = data.figure
-    if not figure.measures:
+    if not data.figure.measures:
         return [_facts_table(data)]
-    single = len(data.points) == 1
-    columns = [(None, m) for m in figure.measures] if single else None
-    found = [_derived_table(data, table) for table in derived.tables(data)]
-    for measure in figure.measures[:1] if single else figure.measures:
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", title_justify="left",
-                      title=None if single else f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, median")
-        table.add_column("", min_width=_longest(data))
-        if single:
-            for _, m in columns:
-                table.add_column(f"{m.name}{f' ({m.unit})' if m.unit else ''}", justify="right")
-        else:
-            for point in data.points:
-                table.add_column(f"{point.series} {point.x}".strip(), justify="right")
-        for label, source, name in derived.rows(data):
-            cells = ([_cell(source, name, m, source.points[0]) for _, m in columns] if single
-                     else [_cell(source, name, measure, point) for point in source.points])
-            if name not in data.stand_ins or set(cells) != {"-"}:
-                table.add_row(escape(label), *cells)
-        for name, reason in {**data.missing, **data.failed()}.items():
-            table.add_row(escape(name), escape(_short(reason)), style="dim")
-        found.append(table)
-    return found
+    found = [_table(data, one.columns, [(label, map(_text, values)) for label, values in one.rows], one.title)
+             for one in derived.tables(data)]
+    absent = {**data.missing, **data.failed()}
 
+    def medians(columns, headings, title):
+        """`columns(source)`: (measure, point) of each."""
+        rows = [(label, name, [_text(value(source, name, *column)) for column in columns(source)])
+                for label, source, name in derived.rows(data)]
+        shown = [(label, cells) for label, name, cells in rows if name not in data.stand_ins or set(cells) != {"-"}]
+        return _table(data, headings, shown, title, absent)
 
-def _derived_table(data, one) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", title_justify="left", title=one.title)
-    table.add_column("", min_width=_longest(data))
-    for column in one.columns:
-        table.add_column(column, justify="right")
-    for label, values in one.rows:
-        table.add_row(escape(label), *("-" if amount is None else number(amount) for amount in values))
-    return table
-
-
-def _longest(data) -> int:
-    """Of the contenders' names, which tell apart by their ends."""
-    return max(map(len, [*data.measured(), *(data.variants.measured() if data.variants else [])]), default=0)
-
-
-def _short(reason):
-    return reason.partition(":")[0]
+    measures = data.figure.measures
+    if len(data.points) == 1:
+        return [*found, medians(lambda source: [(measure, source.points[0]) for measure in measures],
+                                map(_heading, measures), None)]
+    places = [f"{point.series} {point.x}".strip() for point in data.points]
+    return found + [medians(lambda source, measure=measure: [(measure, point) for point in source.points], places,
+                            f"{_heading(measure)}, median") for measure in measures]
 
 
 MOST_COLUMNS = 8
@@ -189,23 +180,11 @@ MOST_COLUMNS = 8
 def _facts_table(data):
     """A row a contender; where there are many facts a row a fact."""
     keys, names = list(dict.fromkeys(key for _, key in data.facts)), list(dict.fromkeys(name for name, _ in data.facts))
-
-    def fact(name, key):
-        return number(data.facts[name, key]) if (name, key) in data.facts else "-"
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    table.add_column("", min_width=_longest(data))
-    for heading in names if len(keys) > MOST_COLUMNS else keys:
-        table.add_column(heading, justify="right")
     if len(keys) > MOST_COLUMNS:
-        for key in keys:
-            table.add_row(key, *(fact(name, key) for name in names))
-    else:
-        for name in data.measured():
-            table.add_row(name, *(fact(name, key) for key in keys))
-    for name, reason in data.missing.items():
-        table.add_row(escape(name), escape(_short(reason)), style="dim")
-    return table
+        rows = [(key, [_text(data.facts.get((name, key))) for name in names]) for key in keys]
+        return _table(data, names, rows, absent=data.missing)
+    rows = [(name, [_text(data.facts.get((name, key))) for key in keys]) for name in data.measured()]
+    return _table(data, keys, rows, absent=data.missing)
 
 
 def claims_table(record) -> Table:
