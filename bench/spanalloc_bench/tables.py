@@ -296,60 +296,59 @@ def problem_lines(found) -> list[str]:
 # ---- one group, one case ----
 
 
-def group_table(found, group, measure, mine) -> Table | None:
-    """Cases by allocators: medians, and below each how `mine` stands to it. None where nothing has the measure."""
+def _of_group(found, group, measure, title, first_cell, cell_of) -> Table | None:
+    """Cases by allocators: `cell_of(case, name, value)` where there is a median, else why there is none. None where nothing
+    has the measure."""
     cases = [case for case in found.cases_of(group) if measure in found.measures(case)]
     if not cases:
         return None
     names = [name for name in found.allocators if any(found.cell(case, name) for case in cases)]
-    columns = [Column("case", left=True)] + [Column(name) for name in names]
-    rows = []
-    for case in cases:
-        row = [Cell(found.cases[case].title, link=case)]
-        for name in names:
-            cell, value = found.cell(case, name), found.median(case, name, measure)
-            if cell is None or (cell.ok and value is None):
-                row.append(Cell("-", DIM))
-            elif not cell.ok:
-                row.append(_status_cell(cell))
-            else:
-                against = None if name in (mine, found.baseline()) else found.versus(case, mine, name, measure)
-                below = "\n" + units.change(against.ratio) if against and against.ratio else ""
-                tone = OURS if name == mine else against.verdict or DIM if against else DIM
-                row.append(Cell(_value(found, case, value, measure) + below, tone))
-        rows.append(row)
-    what = "memory (peak of RSS + page tables)" if measure == MEMORY else measure_name(measure, found.cases[cases[0]])
-    return Table(f"{what[0].upper()}{what[1:]}", columns, rows)
+
+    def filled(case, name):
+        cell, value = found.cell(case, name), found.median(case, name, measure)
+        if cell is None or (cell.ok and value is None):
+            return Cell("-", DIM)
+        return cell_of(case, name, value) if cell.ok else _status_cell(cell)
+
+    return Table(title(measure_name(measure, found.cases[cases[0]])),
+                 [Column("case", left=True)] + [Column(name) for name in names],
+                 [[first_cell(case), *(filled(case, name) for name in names)] for case in cases])
+
+
+def group_table(found, group, measure, mine) -> Table | None:
+    """Medians, and below each how `mine` stands to it."""
+    def title(what):
+        what = "memory (peak of RSS + page tables)" if measure == MEMORY else what
+        return f"{what[0].upper()}{what[1:]}"
+
+    def cell_of(case, name, value):
+        against = None if name in (mine, found.baseline()) else found.versus(case, mine, name, measure)
+        below = "\n" + units.change(against.ratio) if against and against.ratio else ""
+        tone = OURS if name == mine else against.verdict or DIM if against else DIM
+        return Cell(_value(found, case, value, measure) + below, tone)
+
+    return _of_group(found, group, measure, title, lambda case: Cell(found.cases[case].title, link=case), cell_of)
 
 
 def group_brief(found, group, measure) -> Table | None:
-    """Cases by allocators, for a screen: medians, below each its ratio to the best of the others, and to the floor."""
-    cases = [case for case in found.cases_of(group) if measure in found.measures(case)]
-    if not cases:
-        return None
-    names = [name for name in found.allocators if any(found.cell(case, name) for case in cases)]
-    rows = []
-    for case in cases:
-        row = [Cell(case)]
-        for name in names:
-            cell, value = found.cell(case, name), found.median(case, name, measure)
-            if cell is None or (cell.ok and value is None):
-                row.append(Cell("-", DIM))
-            elif not cell.ok:
-                row.append(_status_cell(cell))
-            else:
-                best = found.best_other(case, name, measure)
-                to_best = found.relative(case, value, best[1], measure) if best else None
-                to_floor = found.relative(case, value, found.floor(case, name, measure), measure)
-                below = " ".join(units.ratio(ratio) for ratio in (to_best, to_floor) if ratio is not None)
-                row.append(Cell(f"{_value(found, case, value, measure)}\n{below}", _name(found, name).tone))
-        rows.append(row)
-    what = measure_name(measure, found.cases[cases[0]])
-    floor = {TIME: f" and to {found.baseline()}", MEMORY: " and to the live bytes"}.get(measure, "")
-    if measure == TIME and not found.baseline():
-        floor = ""
-    return Table(f"{group}: {what}; below, the ratio to the best other{floor}",
-                 [Column("case", left=True)] + [Column(name) for name in names], rows)
+    """For a screen: medians, below each its ratio to the best of the others, and to the floor."""
+    floor = f" and to {found.baseline()}" if measure == TIME and found.baseline() else ""
+    floor = " and to the live bytes" if measure == MEMORY else floor
+
+    def cell_of(case, name, value):
+        below = " ".join(units.ratio(ratio) for ratio in _to_best_and_floor(found, case, name, measure, value)
+                         if ratio is not None)
+        return Cell(f"{_value(found, case, value, measure)}\n{below}", _name(found, name).tone)
+
+    return _of_group(found, group, measure, lambda what: f"{group}: {what}; below, the ratio to the best other{floor}",
+                     Cell, cell_of)
+
+
+def _to_best_and_floor(found, case, name, measure, value):
+    """The ratios of a median to the best of the others, and to the floor; None where there is none."""
+    best = found.best_other(case, name, measure)
+    return (found.relative(case, value, best[1], measure) if best else None,
+            found.relative(case, value, found.floor(case, name, measure), measure))
 
 
 def case_table(found, case, ours=None, measures=None, further=True) -> Table:
@@ -408,12 +407,11 @@ def _case_row(found, case, name, measures, ours, further, width):
     for measure in measures:
         summary = found.summary(case, name, measure)
         value = summary.median if summary else None
-        best = found.best_other(case, name, measure)
-        to_best = found.relative(case, value, best[1], measure) if best else None
+        to_best, to_floor = _to_best_and_floor(found, case, name, measure, value)
         row += [Cell(_value(found, case, value, measure)),
                 Cell(f"{100 * summary.spread:.1f} %" if summary else "-", DIM), Cell(units.ratio(to_best))]
         if measure in (TIME, MEMORY):
-            row.append(Cell(units.ratio(found.relative(case, value, found.floor(case, name, measure), measure)), DIM))
+            row.append(Cell(units.ratio(to_floor), DIM))
         for mine in ours:
             if name in (mine, found.baseline()):  # the floor is no rival: its column is "/ floor"
                 row += [Cell(""), Cell("")]
