@@ -231,9 +231,7 @@ def read_meta(folder) -> dict:
 
 def newest(results) -> str | None:
     """The kept folder whose run started last; None where there is none."""
-    folders = [os.path.join(results, name) for name in os.listdir(results)] if os.path.isdir(results) else []
-    runs = [(read_meta(folder)["started"], folder) for folder in folders if packed.path(folder, CSV)]
-    return max(runs)[1] if runs else None
+    return packed.newest(results, CSV, lambda folder: read_meta(folder)["started"])
 
 
 # ---- what they say ----

@@ -147,23 +147,18 @@ def command(places, only, say):
     unknown = [name for name in only if name not in NAMES]
     if unknown:
         raise BadChoice(f"no original is called {unknown[0]}; there are {', '.join(NAMES)}")
-    git, failed = _git(), 0
-    chosen = [original for original in ORIGINALS if not only or original.name in only]
-    for number, original in enumerate(chosen, 1):
-        say(f"[{number}/{len(chosen)}] {original.name} {original.version}")
-        try:
-            shop = peers.Workshop(os.path.join(libraries.PEERS_FOLDER, "work", original.name))
-            sources = _fetch(shop, git, original)
-            path = peers.install(places, original.name, original.build(shop, sources))
-        except (peers.Failed, OSError) as error:
-            say(f"    {original.name}: not built: {error}")
-            failed += 1
-            continue
-        entries = [entry for entry in libraries.built_peers() if entry["name"] != original.name]
-        entries.append({
+    git = _git()
+
+    def entry_of(original, said):
+        say(f"{said} {original.name} {original.version}")
+        shop = peers.workshop(original.name)
+        sources = _fetch(shop, git, original)
+        path = peers.install(places, original.name, original.build(shop, sources))
+        return {
             "name": original.name, "family": original.name, "replaces": "", "path": path, "original": True,
             "version": original.version, "commit": original.commit, "sources": sources, "lines_of": list(original.lines_of),
             "environment": [], "note": original.note,
-        })
-        libraries.write_peers(sorted(entries, key=lambda entry: entry["name"]))
-    return failed
+        }
+
+    chosen = {original: original.name for original in ORIGINALS if not only or original.name in only}
+    return peers.build_each(chosen, entry_of, libraries.built_peers(), say)

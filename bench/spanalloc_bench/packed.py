@@ -21,6 +21,14 @@ def path(folder, name) -> str | None:
     return next((found for found in (plain, plain + SUFFIX) if os.path.isfile(found)), None)
 
 
+def newest(results, name, started_of) -> str | None:
+    """Of the folders below `results` that have the table the one that started last, by `started_of(folder)`; None where there
+    is none."""
+    folders = [os.path.join(results, each) for each in os.listdir(results)] if os.path.isdir(results) else []
+    return max((folder for folder in folders if path(folder, name)), key=lambda folder: (started_of(folder), folder),
+               default=None)
+
+
 def content(folder, name) -> bytes:
     """What the table holds, not compressed; b"" where there is none."""
     found = path(folder, name)

@@ -243,6 +243,26 @@ def install(places, name, library) -> str:
     return path
 
 
+def workshop(name) -> Workshop:
+    return Workshop(os.path.join(libraries.PEERS_FOLDER, "work", name))
+
+
+def build_each(chosen, entry_of, entries, say) -> int:
+    """Builds what is chosen, {it: its name}, and puts `entry_of(it, how far that is)` beside the `entries` there are. Returns
+    how many could not be built."""
+    failed = 0
+    for number, (each, name) in enumerate(chosen.items(), 1):
+        try:
+            entry = entry_of(each, f"[{number}/{len(chosen)}]")
+        except (Failed, OSError) as error:
+            say(f"    {name}: not built: {error}")
+            failed += 1
+            continue
+        entries = sorted([*(e for e in entries if e["name"] != entry["name"]), entry], key=lambda e: e["name"])
+        libraries.write_peers(entries)  # after each: an interrupted build keeps what is there
+    return failed
+
+
 def command(places, only, say):
     """Builds the peers whose family or name is in `only` (all, if empty). Returns how many could not be built."""
     unknown = [name for name in only if name not in FAMILIES]
@@ -250,26 +270,19 @@ def command(places, only, say):
         raise BadChoice(f"no peer is called {unknown[0]}; there are {', '.join(FAMILIES)}")
     crates = _fetch(_cargo(), say)
     chosen = [peer for peer in PEERS if not only or peer.family in only]
-    entries = [entry for entry in libraries.built_peers()
-               if entry.get("original") or (only and entry["family"] not in only)]
-    failed = 0
-    for number, peer in enumerate(chosen, 1):
+    kept = [entry for entry in libraries.built_peers()
+            if entry.get("original") or (only and entry["family"] not in only)]
+
+    def entry_of(peer, said):
         crate_version, folder, checksum = crates[peer.crate]
         sources = os.path.join(folder, *peer.folder.split("/"))
-        try:
-            name = f"{peer.family}-{peer.version(crate_version, sources)}"
-            say(f"[{number}/{len(chosen)}] {name}")
-            library = peer.build(Workshop(os.path.join(libraries.PEERS_FOLDER, "work", name)), sources)
-            path = install(places, name, library)
-        except (Failed, OSError) as error:
-            say(f"    {peer.family}: not built: {error}")
-            failed += 1
-            continue
-        entries.append({
-            "name": name, "family": peer.family, "replaces": peer.replaces, "path": path, "crate": peer.crate,
-            "crate_version": crate_version, "checksum": checksum, "sources": sources, "environment": [list(e) for e in peer.environment],
-            "note": peer.note,
-        })
-        entries.sort(key=lambda entry: entry["name"])
-        libraries.write_peers(entries)  # after each: an interrupted build keeps what is there
-    return failed
+        name = f"{peer.family}-{peer.version(crate_version, sources)}"
+        say(f"{said} {name}")
+        library = peer.build(workshop(name), sources)
+        return {
+            "name": name, "family": peer.family, "replaces": peer.replaces, "path": install(places, name, library),
+            "crate": peer.crate, "crate_version": crate_version, "checksum": checksum, "sources": sources,
+            "environment": [list(pair) for pair in peer.environment], "note": peer.note,
+        }
+
+    return build_each({peer: peer.family for peer in chosen}, entry_of, kept, say)

@@ -5,6 +5,7 @@ Nothing is drawn while a run is measured: the bar changes only between two runs,
 
 from __future__ import annotations
 
+import collections
 import math
 import statistics
 import sys
@@ -23,30 +24,24 @@ class Estimate:
     guesses were."""
 
     def __init__(self, cells, samples):
-        self.left = {}
-        self.guess = {}
-        self.seen = {}
-        for cell in cells:
-            self.left[cell.case.id] = self.left.get(cell.case.id, 0) + 1
-            self.guess[cell.case.id] = FIRST_GUESS_S[cell.case.family]
+        self.left = collections.Counter(cell.case.id for cell in cells)
+        self.guess = {cell.case.id: FIRST_GUESS_S[cell.case.family] for cell in cells}
+        self.seen = collections.defaultdict(list)
         for sample in samples:
             if sample.case in self.guess and sample.wall_s is not None:
-                self.seen.setdefault(sample.case, []).append(sample.wall_s + OVERHEAD_S)
+                self.seen[sample.case].append(sample.wall_s + OVERHEAD_S)
 
     def done(self, cell, seconds=None):
         """One run less; `seconds` that it took, None where it was not made."""
         self.left[cell.case.id] -= 1
         if seconds is not None:
-            self.seen.setdefault(cell.case.id, []).append(seconds)
+            self.seen[cell.case.id].append(seconds)
 
     def seconds(self) -> float:
         off = [statistics.fmean(took) / self.guess[case] for case, took in self.seen.items()]
         factor = statistics.fmean(off) if off else 1.0
-        total = 0.0
-        for case, count in self.left.items():
-            each = statistics.fmean(self.seen[case]) if case in self.seen else self.guess[case] * factor
-            total += count * each
-        return total
+        return sum(count * (statistics.fmean(self.seen[case]) if case in self.seen else self.guess[case] * factor)
+                   for case, count in self.left.items())
 
 
 def duration(seconds) -> str:

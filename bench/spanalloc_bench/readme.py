@@ -26,10 +26,7 @@ SHOWN = 3  # failures of one contender; the report tells the others
 
 def newest(results) -> str | None:
     """The folder below `results` whose run started last; None where there is none."""
-    folders = [os.path.join(results, name) for name in os.listdir(results)] if os.path.isdir(results) else []
-    runs = [(store.read_meta(folder).get("started") or "", folder) for folder in folders
-            if packed.path(folder, store.SAMPLES)]
-    return max(runs)[1] if runs else None
+    return packed.newest(results, store.SAMPLES, lambda folder: store.read_meta(folder).get("started") or "")
 
 
 def _row(found, mine, other) -> list[str]:
