@@ -501,14 +501,13 @@ static _Noreturn void print_addresses(void) {
 // program's own, and meets no page without access and no gap. (Anonymous memory of others cannot be
 // told from the allocator's; the program's own stands for it, 64 mappings among the allocator's.)
 static void walk_out(void) {
-  static const size_t kSizes[] = {64, 400, 2000, 30000, 100000, 4000000};
-  enum { kRounds = 64, kKinds = sizeof kSizes / sizeof *kSizes };
+  enum { kRounds = 64, kKinds = sizeof kSizesAround / sizeof *kSizesAround };
   static uintptr_t blocks[kRounds * kKinds];
   const unsigned first_mapping = own_count;
   size_t count = 0;
   for (unsigned round = 0; round < kRounds; round++) {
     for (unsigned i = 0; i < kKinds; i++) {
-      byte* volatile p = malloc(kSizes[i]);
+      byte* volatile p = malloc(kSizesAround[i]);
       require(p != NULL, "no memory");
       *p = 1;
       blocks[count++] = (uintptr_t)p;

@@ -20,6 +20,3 @@ static void body(int number) {
     compute(operations / 20);
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

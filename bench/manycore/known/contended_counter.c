@@ -1,5 +1,6 @@
 /* One atomic counter: with two threads or more each operation moves the line once, and moves follow
  * one another. */
+#define OWN_MAIN
 #include "known.h"
 static _Alignas(LINE) atomic_long counter;
 static void body(int number) {

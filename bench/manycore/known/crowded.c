@@ -13,6 +13,3 @@ static void body(int number) {
     if (pthread_create(&others[i], NULL, worker, NULL) != 0) exit(1);
   for (long i = 0; number == 0 && i < operations && i < MOST; i++) pthread_join(others[i], NULL);
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

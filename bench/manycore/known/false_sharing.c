@@ -5,6 +5,3 @@ static _Alignas(LINE) volatile long words[LINE / sizeof(long)];
 static void body(int number) {
   for (long i = 0; i < operations; i++) words[(unsigned)number % (LINE / sizeof(long))] = i;
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

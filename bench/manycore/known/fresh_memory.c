@@ -10,6 +10,3 @@ static void body(int number) {
   madvise(pages, (size_t)operations * PAGE, MADV_DONTNEED);
   for (long i = 0; i < operations; i++) *(volatile char*)(pages + i * PAGE) = 1;
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

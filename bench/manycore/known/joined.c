@@ -12,6 +12,3 @@ static void body(int number) {
     pthread_join(other, NULL);
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

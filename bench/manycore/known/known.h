@@ -1,7 +1,8 @@
 /* What the programs with a known answer share: threads that start together, and the marks around
  * the measured part.
  *
- * Every program takes the number of threads and of operations a thread. Their answers follow from
+ * Every program is a body; one that says more than its counts has a main of its own, and defines
+ * OWN_MAIN. All take the number of threads and of operations a thread. Their answers follow from
  * the model's rules alone; tests/bench/test_manycore.py states them. */
 #ifndef SPANALLOC_BENCH_MANYCORE_KNOWN_H
 #define SPANALLOC_BENCH_MANYCORE_KNOWN_H
@@ -76,5 +77,11 @@ static void run(int argc, char** argv) {
     if (pthread_create(&all[i], NULL, thread_main, (void*)i) != 0) exit(1);
   for (int i = 0; i < threads; i++) pthread_join(all[i], NULL);
 }
+
+#ifndef OWN_MAIN
+int main(int argc, char** argv) {
+  run(argc, argv);
+}
+#endif
 
 #endif

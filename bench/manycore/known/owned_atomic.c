@@ -8,6 +8,3 @@ static void body(int number) {
   for (long i = 0; i < operations; i++)
     atomic_fetch_add_explicit(&counters[number].n, 1, memory_order_relaxed);
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

@@ -10,6 +10,3 @@ static void body(int number) {
     atomic_store_explicit(&turn, i * threads + number + 1, memory_order_relaxed);
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

@@ -2,6 +2,7 @@
  * MAP_POPULATE before the measured part, as many from MAP_POPULATE in it. Every thread touches all
  * of its own. The pages of the second kind are paid by the call that maps them; no touch is a
  * fault. */
+#define OWN_MAIN
 #include "known.h"
 static char* before;
 static long mapped_ns[MOST_THREADS], touched_ns[MOST_THREADS];

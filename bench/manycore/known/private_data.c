@@ -8,6 +8,3 @@ static struct {
 static void body(int number) {
   for (long i = 0; i < operations; i++) counters[number].n++;
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

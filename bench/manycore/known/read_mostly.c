@@ -13,6 +13,3 @@ static void body(int number) {
     while (shared != operations) compute(10);
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

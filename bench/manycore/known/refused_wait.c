@@ -18,6 +18,3 @@ static void body(int number) {
     while (!atomic_load_explicit(&done, memory_order_relaxed)) compute(100);
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

@@ -9,6 +9,3 @@ static atomic_int from, to;
 static void body(int number) {
   if (number == 0) syscall(SYS_futex, &from, FUTEX_CMP_REQUEUE_PRIVATE, 1, 1, &to, 0);
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

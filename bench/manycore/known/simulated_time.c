@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define OWN_MAIN
 #include "known.h"
 static int cpu_of[MOST_THREADS];
 static long long computing, sleeping, reading;

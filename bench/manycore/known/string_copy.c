@@ -11,6 +11,3 @@ static void body(int number) {
     __asm__ volatile("rep movsb" : "+S"(from), "+D"(to), "+c"(n) : : "memory");
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

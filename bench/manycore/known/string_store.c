@@ -10,6 +10,3 @@ static void body(int number) {
     __asm__ volatile("rep stosb" : "+D"(to), "+c"(n) : "a"(i) : "memory");
   }
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}

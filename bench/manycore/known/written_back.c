@@ -13,6 +13,3 @@ static void body(int number) {
   if (number == 1)
     for (size_t i = 0; i < size; i += LINE) (void)*(volatile char*)(bytes + i);
 }
-int main(int argc, char** argv) {
-  run(argc, argv);
-}
