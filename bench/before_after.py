@@ -8,10 +8,9 @@ suite in which an older build took part:
     bench/before_after.py DIR --print           prints instead
 """
 
-import argparse
 import sys
 
-import common  # noqa: F401  # which finds the packages
+import common
 from spanalloc_bench import analyse, documents, readme, units, words
 from spanalloc_bench.analyse import MEMORY
 from spanalloc_bench.model import Kind
@@ -46,7 +45,7 @@ def table(folder, before=BEFORE):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__, builds=False)
     parser.add_argument("results", metavar="DIR", help="the run's folder")
     parser.add_argument("--before", default=BEFORE, metavar="NAME", help="what --with called the older build")
     parser.add_argument("--place", default="cases", metavar="NAME", help="between which markers (default: cases)")

@@ -10,7 +10,6 @@ threads run differs from run to run, and is not the real machine's.
     bench/call_count.py --program superserver --only standard,mimalloc-3.3.2
 """
 
-import argparse
 import collections
 import sys
 
@@ -64,8 +63,7 @@ class Calls(Emulator):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--only", metavar="A,B", help="these allocators")
     parser.add_argument("--program", action="append", choices=sorted(PROGRAMS), help="this program; may be repeated")
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 """What the measuring scripts here share: the build folder, the allocators, the check of who defines malloc; and what
 counts are taken in, and judged by."""
 
+import argparse
 import ctypes
 import json
 import math
@@ -16,11 +17,13 @@ from spanalloc_bench import verify  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 
 
-def add_build_option(parser):
-    parser.add_argument(
-        "--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR",
-        help="build folder (default: build/release)",
-    )
+def parser(about, builds=True):
+    """Of a script's options; `about`: its docstring. `builds`: it takes the build folder."""
+    found = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if builds:
+        found.add_argument("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR",
+                           help="build folder (default: build/release)")
+    return found
 
 
 class Build:
@@ -77,12 +80,13 @@ COUNTED_ENVIRONMENT = {
 
 
 def fix_addresses():
-    """Has the kernel place everything where it always does, in this process and what it starts. False: it may not."""
+    """Has the kernel place everything where it always does, in this process and what it starts; says so where it may not."""
     no_randomisation, only_ask = 0x0040000, 0xFFFFFFFF
     personality = ctypes.CDLL(None).personality
     personality.argtypes = [ctypes.c_ulong]
     now = personality(only_ask)
-    return now >= 0 and personality(now | no_randomisation) >= 0
+    if now < 0 or personality(now | no_randomisation) < 0:
+        print("Addresses are randomised: the kernel does not let them be fixed.")
 
 
 def toolchain_of(library, libc):

@@ -12,7 +12,6 @@ out.
     bench/fork_cost.py --mib 10 --all      each thread, the first one too, has 10 MiB; other allocators that are found, too
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -28,8 +27,7 @@ WAITED, WAITED_TENTH = 1, 5
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--threads", type=int, default=20, help="beside the one that forks (default: 20)")
     parser.add_argument("--mib", type=float, default=1, help="of live memory a thread, the first one too (default: 1)")
     parser.add_argument("--forks", type=int, default=300, help="a process (default: 300)")

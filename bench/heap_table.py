@@ -9,7 +9,6 @@ what its heaps are beside is its own malloc. Times are worth something on a mach
     bench/heap_table.py --place heaps   writes it between the markers of that name in docs/tuning.md
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -98,8 +97,7 @@ def table(read, names, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="processes of each kind, in rotation (default: 6)")
     parser.add_argument("--place", metavar="NAME", help="between which markers of docs/tuning.md")
     options = parser.parse_args()

@@ -12,7 +12,6 @@ x86-64). Programs of other shapes, beside the other allocators and on 64-bit Arm
     bench/instruction_count.py --write-baseline    records what ours take with this toolchain
 """
 
-import argparse
 import math
 import sys
 
@@ -39,16 +38,14 @@ def pair_count(counter, program, library, size, order):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--check", action="store_true", help="check our libraries against their bounds, no others")
     common.add_baseline_option(parser)
     options = parser.parse_args()
     judged = options.check or options.write_baseline
     build = common.Build(options.build)
     program = build.program("pair_loop")
-    if not common.fix_addresses():
-        print("Addresses are randomised: the kernel does not let them be fixed.")
+    common.fix_addresses()
     checks = common.Checks()
 
     allocators = [a for a in build.allocators() if not judged or (a[2] and a[0] in TARGETS)]

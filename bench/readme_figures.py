@@ -16,7 +16,6 @@ measuring takes a few minutes.
     bench/readme_figures.py --print    prints the texts instead of rewriting
 """
 
-import argparse
 import importlib.util
 import os
 import platform
@@ -95,8 +94,7 @@ def measured(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave documents and picture alone")
     parser.add_argument("--suite", action="store_true", help="measure nothing, take only the suite's newest results")
     parser.add_argument("--libraries", metavar="DIR", help="measure nothing, take only the libraries' table, from the run in DIR")

@@ -24,7 +24,6 @@ Of one thread the counts are the same every time, to the instruction: the clock 
 pthread_join has to wait is the machine's, and is some instructions in 100,000.
 """
 
-import argparse
 import concurrent.futures
 import math
 import os
@@ -318,8 +317,7 @@ def shape_from(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--draw", type=int, default=0, metavar="N", help="N shapes drawn from the seed instead of the table")
     parser.add_argument("--seed", metavar="TEXT", help="what shapes are drawn from (default: SPANALLOC_TEST_SEED, or 1)")
     parser.add_argument("--only", metavar="A,B", help="these allocators")
@@ -340,8 +338,7 @@ def main():
     shapes = [shape_from(text) for text in options.shape or []] or list(TARGETS)
     build = common.Build(options.build)
     program = build.program("shape_loop")
-    if not common.fix_addresses():
-        print("Addresses are randomised: the kernel does not let them be fixed.")
+    common.fix_addresses()
     if options.aarch64:
         return compare_aarch64(build, options.aarch64, options.check, options.write_baseline)
 

@@ -11,7 +11,6 @@ huge pages.
     bench/startup_memory.py --check        glibc and `standard` only; fails when `standard` takes more than its bound
 """
 
-import argparse
 import ctypes
 import os
 import re
@@ -81,12 +80,10 @@ def read_at_exit(library, program):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--check", action="store_true", help="check our libraries against their bounds")
     options = parser.parse_args()
-    if not common.fix_addresses():
-        print("Addresses are randomised: the kernel does not let them be fixed.")
+    common.fix_addresses()
     build = common.Build(options.build)
     checks = common.Checks()
     refusal = refusal_of_ptrace()

@@ -12,10 +12,8 @@ have been run into.
     papers/a2alloc/figures/tables.py --results out/bench --write    put what would be printed into DESIGN.md
 """
 
-import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -24,9 +22,10 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path
 sys.path[:0] = [SOURCE, os.path.join(SOURCE, "bench")]
 
 import common  # noqa: E402
+from spanalloc_bench import documents  # noqa: E402
 from papers.shared.figures import records  # noqa: E402
 
-DESIGN = os.path.join(SOURCE, "papers", "a2alloc", "DESIGN.md")
+DESIGN = "papers/a2alloc/DESIGN.md"
 SHIPPED, CLASSES = "a2alloc", "a2alloc-size-classes"
 TRACES = ("larson", "churn", "requests", "loaded")
 # What is varied, as (config, label); the chosen value is marked.
@@ -132,37 +131,19 @@ def future(folder):
     return "\n\n".join(found)
 
 
-# ---- where they go ----
-
-
-def put(text, name, content):
-    """The document with what stands between the two marks replaced."""
-    pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
-    changed, count = re.subn(pattern, lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text, flags=re.DOTALL)
-    if count != 1:
-        sys.exit(f"tables.py: {DESIGN} has no place for {name}")
-    return changed
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
+    parser = common.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="also take times, N runs each (default: none)")
     parser.add_argument("--results", metavar="DIR", help="folder that the figures have been run into")
     parser.add_argument("--write", action="store_true", help="write into DESIGN.md instead of printing")
     options = parser.parse_args()
-    contents = {"parameters": parameters(common.Build(options.build).program("a2alloc_steps"), options.rounds)}
+    parts = {"parameters": parameters(common.Build(options.build).program("a2alloc_steps"), options.rounds)}
     if options.results:
-        contents["future"] = future(options.results)
+        parts["future"] = future(options.results)
     if not options.write:
-        print("\n\n".join(contents.values()))
+        print("\n\n".join(parts.values()))
         return
-    with open(DESIGN, encoding="utf-8") as file:
-        text = file.read()
-    for name, content in contents.items():
-        text = put(text, name, content)
-    with open(DESIGN, "w", encoding="utf-8") as file:
-        file.write(text)
+    documents.write({(DESIGN, name): f"{content}\n\n" for name, content in parts.items()})
     print(f"wrote {DESIGN}")
 
 
