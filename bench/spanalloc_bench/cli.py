@@ -95,10 +95,20 @@ complete_servers = _one_of(lambda: ("redis", "mariadb", "node"))
 
 # ---- options that several commands have ----
 
-OUT = typer.Option(
-    None, "--out", "-o", metavar="DIR",
-    help="Where the results are kept. Default: out/bench of the source tree; with --quick, out/bench-quick.",
-)
+
+def out_option(about):
+    return typer.Option(None, "--out", "-o", metavar="DIR", help=about)
+
+
+def _only_option(about):
+    return typer.Option(None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case, help=about)
+
+
+def _contenders_option(about):
+    return typer.Option(None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders, help=about)
+
+
+OUT = out_option("Where the results are kept. Default: out/bench of the source tree; with --quick, out/bench-quick.")
 ROUNDS_OPTION = typer.Option(
     None, "--rounds", "-n", min=1, metavar="N",
     help=f"Runs of every case under every contender. Default {ROUNDS}, the fewest that a verdict takes; with --quick "
@@ -193,13 +203,10 @@ def _contenders(names, with_, ablations, nbbs, planned=False):
 def run_command(
     quick: bool = typer.Option(False, "--quick", help="Small parameters, few cases: under 5 minutes on 2 cores."),
     rounds: Optional[int] = ROUNDS_OPTION,
-    only: Optional[List[str]] = typer.Option(
-        None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case,
-        help="Only cases with this in their name or group, for example larson or 'threadtest-*.t2'. May be repeated.",
-    ),
-    names: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
-        help="Only these contenders, by name, a2alloc and kheap among them, and what --with and --ablations "
+    only: Optional[List[str]] = _only_option(
+        "Only cases with this in their name or group, for example larson or 'threadtest-*.t2'. May be repeated."),
+    names: Optional[str] = _contenders_option(
+        "Only these contenders, by name, a2alloc and kheap among them, and what --with and --ablations "
         "add. Default: all others that there are.",
     ),
     with_: Optional[List[str]] = WITH,
@@ -302,10 +309,7 @@ def _judge_ours(folder, cases, chosen):
 def report_command(
     folder: Optional[str] = typer.Argument(None, metavar="[DIR]", help="A run's folder. Default: out/bench."),
     tables: bool = typer.Option(False, "--tables", help="Also print the table of every case."),
-    only: Optional[List[str]] = typer.Option(
-        None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case,
-        help="Print just the tables of the cases with this in their name.",
-    ),
+    only: Optional[List[str]] = _only_option("Print just the tables of the cases with this in their name."),
 ):
     """Print the summary of a run once more and write its report again. Takes seconds; needs no allocator.
 
@@ -360,9 +364,7 @@ def keep_command(
 @guarded()
 def list_command(
     quick: bool = typer.Option(False, "--quick", help="Only the cases of the quick suite."),
-    only: Optional[List[str]] = typer.Option(
-        None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case, help="Only cases with this in their name."
-    ),
+    only: Optional[List[str]] = _only_option("Only cases with this in their name."),
 ):
     """List the cases of the suite and the contenders of this machine; for what is missing, how to get it."""
 
@@ -401,9 +403,8 @@ def manycore_command(
         None, "--workloads", metavar="A,B",
         help="Of threadtest, larson, producer-consumer and malloc-test. Default: all.",
     ),
-    allocators_: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
-        help="Only these, by name, and what --with adds. Default: standard, scalloc, supermalloc, glibc, jemalloc, tcmalloc, "
+    allocators_: Optional[str] = _contenders_option(
+        "Only these, by name, and what --with adds. Default: standard, scalloc, supermalloc, glibc, jemalloc, tcmalloc, "
         "mimalloc, tbbmalloc and bump; with --quick standard, glibc, mimalloc and bump.",
     ),
     with_: Optional[List[str]] = WITH,
@@ -485,9 +486,8 @@ def attacks_command(
     attacks: Optional[str] = typer.Option(
         None, "--attacks", "-k", metavar="A,B", help="Only these attacks, by name; --list shows them. Default: all."
     ),
-    names: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
-        help="Only these allocators, by name, and what --with adds. Default: ours that ship, and all others found on this "
+    names: Optional[str] = _contenders_option(
+        "Only these allocators, by name, and what --with adds. Default: ours that ship, and all others found on this "
         "machine.",
     ),
     with_: Optional[List[str]] = WITH,
@@ -499,9 +499,7 @@ def attacks_command(
         10.0, "--hang", min=0.1, metavar="SECONDS",
         help="A process that takes longer counts as one that hangs. A busy machine needs more.",
     ),
-    out: Optional[str] = typer.Option(
-        None, "--out", "-o", metavar="DIR", help="Where the outcomes are kept. Default: out/bench of the source tree."
-    ),
+    out: Optional[str] = out_option("Where the outcomes are kept. Default: out/bench of the source tree."),
     no_build: bool = NO_BUILD,
     show: bool = typer.Option(False, "--show", help="Run nothing: the table of the outcomes that are in DIR."),
     write: bool = typer.Option(False, "--write", help="Also put the table into docs/security.md."),
@@ -548,9 +546,8 @@ def soak_command(
         None, "--programs", "-p", metavar="A,B", autocompletion=complete_servers,
         help="Of redis, mariadb and node. Default: all that are installed.",
     ),
-    allocators_: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
-        help="Only these, by name, and what --with adds. Default: standard,glibc,jemalloc,mimalloc; of jemalloc and "
+    allocators_: Optional[str] = _contenders_option(
+        "Only these, by name, and what --with adds. Default: standard,glibc,jemalloc,mimalloc; of jemalloc and "
         "mimalloc the newest release that `spanalloc bench peers` has built, else the packaged one.",
     ),
     with_: Optional[List[str]] = WITH,
@@ -560,9 +557,7 @@ def soak_command(
         "takes four of them.",
     ),
     seed: int = typer.Option(1, "--seed", metavar="N", help="What the load's random numbers begin with."),
-    out: Optional[str] = typer.Option(
-        None, "--out", "-o", metavar="DIR", help="Where the samples are kept. Default: out/bench-soak of the source tree."
-    ),
+    out: Optional[str] = out_option("Where the samples are kept. Default: out/bench-soak of the source tree."),
     again: bool = typer.Option(False, "--again", help="Replace the soak that is in DIR."),
     no_build: bool = NO_BUILD,
     report: bool = typer.Option(False, "--report", help="Run nothing: tables and picture of what is in DIR."),
@@ -605,9 +600,8 @@ def soak_command(
              context_settings=HELP_SETTINGS)
 @guarded(kept="An earlier run's samples are as they were.")
 def memory_return_command(
-    names: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
-        help="Only these, by name, and what --with adds. Default: standard, and all others found on this machine.",
+    names: Optional[str] = _contenders_option(
+        "Only these, by name, and what --with adds. Default: standard, and all others found on this machine.",
     ),
     with_: Optional[List[str]] = WITH,
     cases: Optional[List[str]] = typer.Option(
@@ -618,10 +612,7 @@ def memory_return_command(
     # Half as long again as the slowest decay time that is a default, jemalloc's.
     seconds: float = typer.Option(15.0, "--seconds", "-s", min=0.2, max=3600.0, metavar="N", help="How long each case goes on."),
     megabytes: int = typer.Option(200, "--megabytes", "-m", min=1, max=1_000_000, metavar="N", help="Of all blocks of a case."),
-    out: Optional[str] = typer.Option(
-        None, "--out", "-o", metavar="DIR",
-        help="Where the samples are kept. Default: out/bench-memory-return of the source tree.",
-    ),
+    out: Optional[str] = out_option("Where the samples are kept. Default: out/bench-memory-return of the source tree."),
     no_build: bool = NO_BUILD,
     show: bool = typer.Option(False, "--show", help="Run nothing: table and picture of the samples that are in DIR."),
     write: bool = typer.Option(False, "--write", help="Also put sentences, table and picture into README.md and docs/results.md."),

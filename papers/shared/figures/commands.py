@@ -27,10 +27,8 @@ def figure_command(
     ),
     rounds: Optional[int] = typer.Option(None, "--rounds", "-n", min=1, metavar="N", help="Rounds. Default: the figure's."),
     with_: Optional[List[str]] = cli.WITH,
-    out: Optional[str] = typer.Option(
-        None, "--out", "-o", metavar="DIR",
-        help="Where the results are kept. Default: out/bench of the source tree, where the suite's are too.",
-    ),
+    out: Optional[str] = cli.out_option(
+        "Where the results are kept. Default: out/bench of the source tree, where the suite's are too."),
     again: bool = cli.AGAIN,
     nbbs: Optional[str] = cli.NBBS,
     no_build: bool = cli.NO_BUILD,
