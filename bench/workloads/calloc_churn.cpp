@@ -8,9 +8,7 @@
 //   lines  one word in every 64 bytes is checked, every byte is dirtied
 //   ends   only the first and last 16 bytes: a program that touches little of a large block, where
 //          an allocator that knows fresh memory to be zero need not touch it either
-#include "support/mapped_array.hpp"
-#include "support/sizes.hpp"
-#include "support/workload.hpp"
+#include "support/churn.hpp"
 
 namespace {
 
@@ -20,10 +18,6 @@ struct Block {
   unsigned char* bytes = nullptr;
   std::size_t size = 0;
   unsigned char dirt = 0;  // never zero
-};
-
-struct alignas(workload::kCacheLine) Result {
-  workload::LiveBytes live;
 };
 
 bool zero_word(const unsigned char* at) {
@@ -63,40 +57,23 @@ bool is_dirty(const Block& b) {
   return b.bytes[0] == b.dirt && b.bytes[b.size - 1] == b.dirt;
 }
 
-class Churner {
+class Use {
  public:
-  Churner(std::size_t low, std::size_t high, std::uint64_t live, Touch touch, std::uint64_t seed,
-          Result& result)
-      : sizes_(low, high, seed), blocks_(live), touch_(touch), random_(seed), result_(result) {}
+  using Block = ::Block;
+  static constexpr const char* kOverwritten = "calloc_churn: a block was overwritten";
+  explicit Use(Touch touch) : touch_(touch) {}
 
-  void churn(std::uint64_t operations) {
-    for (std::uint64_t i = 0; i < operations; ++i) {
-      Block& b = blocks_[random_.below(blocks_.size())];
-      drop(b);
-      b.size = sizes_.at(i);
-      b.dirt = static_cast<unsigned char>(1 + i % 255);
-      b.bytes = static_cast<unsigned char*>(std::calloc(b.size, 1));
-      workload::check(b.bytes != nullptr, "calloc_churn: calloc returned null");
-      workload::check(is_zero(b, touch_), "calloc_churn: memory of calloc is not zero");
-      make_dirty(b, touch_);
-      result_.live.add(b.size);
-    }
-    for (Block& b : blocks_) drop(b);
+  void make(Block& b, std::uint64_t turn, workload::Random&) const {
+    b.dirt = static_cast<unsigned char>(1 + turn % 255);
+    b.bytes = static_cast<unsigned char*>(std::calloc(b.size, 1));
+    workload::check(b.bytes != nullptr, "calloc_churn: calloc returned null");
+    workload::check(is_zero(b, touch_), "calloc_churn: memory of calloc is not zero");
+    make_dirty(b, touch_);
   }
+  bool is_whole(const Block& b) const { return is_dirty(b); }
 
  private:
-  void drop(Block& b) {
-    if (b.bytes == nullptr) return;
-    workload::check(is_dirty(b), "calloc_churn: a block was overwritten");
-    std::free(b.bytes);
-    result_.live.remove(b.size);
-    b.bytes = nullptr;
-  }
-  workload::SizeTable sizes_;
-  workload::MappedArray<Block> blocks_;
-  const Touch touch_;
-  workload::Random random_;
-  Result& result_;
+  Touch touch_;
 };
 
 }  // namespace
@@ -104,28 +81,17 @@ class Churner {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "calloc_churn", "beyond the papers",
                             "calloc at random replacement, checked to be zero");
-  const auto low = options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
-  const auto high =
-      options.integer("high", 1024, 1, std::uint64_t{1} << 36, "largest size in bytes");
-  const auto live =
+  workload::Churn churn;
+  churn.low = options.integer("low", 16, 1, std::uint64_t{1} << 36, "smallest size in bytes");
+  churn.high = options.integer("high", 1024, 1, std::uint64_t{1} << 36, "largest size in bytes");
+  churn.live =
       options.integer("live", 4096, 1, 1u << 26, "blocks that stand at once, in each thread");
-  const auto operations =
+  churn.operations =
       options.integer("operations", 1000000, 1, 1u << 31, "calls of calloc by each thread");
   const auto touch = static_cast<Touch>(
       options.choice("touch", {"all", "lines", "ends"}, "what is checked and dirtied"));
-  const auto threads =
-      options.integer("threads", 1, 1, 1024, "threads, each with blocks of its own");
-  options.require(low <= high, "--low must not be above --high");
+  churn.threads = options.integer("threads", 1, 1, 1024, "threads, each with blocks of its own");
+  options.require(churn.low <= churn.high, "--low must not be above --high");
   options.done();
-
-  workload::MappedArray<Result> results(threads);
-  std::vector<Churner> churners;
-  churners.reserve(threads);
-  for (std::uint64_t i = 0; i < threads; ++i)
-    churners.emplace_back(low, high, live, touch, i + 1, results[i]);
-  const std::uint64_t ns =
-      workload::run_threads(threads, [&](std::uint64_t i) { churners[i].churn(operations); });
-
-  workload::Record(options, threads)
-      .print(threads * operations, ns, workload::sum_of_peaks(results));
+  workload::run_churn(options, Use(touch), churn);
 }

@@ -9,9 +9,7 @@
 //   all    every byte
 // The first and the last word are checked when the object is freed, and unless it touches only
 // these one word in every 4 KiB.
-#include "support/mapped_array.hpp"
-#include "support/sizes.hpp"
-#include "support/workload.hpp"
+#include "support/churn.hpp"
 
 namespace {
 
@@ -24,28 +22,22 @@ struct Object {
   std::uint64_t id = 0;  // tells its words from those of every other object
 };
 
-struct alignas(workload::kCacheLine) Result {
-  workload::LiveBytes live;
-};
-
-class Churner {
+class Use {
  public:
-  Churner(std::size_t low, std::size_t high, std::uint64_t live, Touch touch, std::uint64_t seed,
-          Result& result)
-      : sizes_(low, high, seed), objects_(live), touch_(touch), random_(seed), result_(result) {}
+  using Block = Object;
+  static constexpr const char* kOverwritten = "large_objects: an object was overwritten";
+  explicit Use(Touch touch) : touch_(touch) {}
 
-  void churn(std::uint64_t operations) {
-    for (std::uint64_t i = 0; i < operations; ++i) {
-      Object& o = objects_[random_.below(objects_.size())];
-      drop(o);
-      o.size = sizes_.at(i);
-      o.id = i;
-      o.bytes = static_cast<unsigned char*>(std::malloc(o.size));
-      workload::check(o.bytes != nullptr, "large_objects: malloc returned null");
-      write(o);
-      result_.live.add(o.size);
-    }
-    for (Object& o : objects_) drop(o);
+  void make(Object& o, std::uint64_t turn, workload::Random&) const {
+    o.id = turn;
+    o.bytes = static_cast<unsigned char*>(std::malloc(o.size));
+    workload::check(o.bytes != nullptr, "large_objects: malloc returned null");
+    write(o);
+  }
+  bool is_whole(const Object& o) const {
+    for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize)
+      if (!there(o, place)) return false;
+    return there(o, 0) && there(o, last_place(o));
   }
 
  private:
@@ -64,7 +56,6 @@ class Churner {
   static std::size_t last_place(const Object& o) {
     return (o.size - sizeof(std::uint64_t)) & ~std::size_t{7};
   }
-
   void write(const Object& o) const {
     if (touch_ == kAll) std::memset(o.bytes, 0x5a, o.size);
     for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize)
@@ -72,23 +63,7 @@ class Churner {
     put(o, 0);
     put(o, last_place(o));
   }
-  bool whole(const Object& o) const {
-    for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize)
-      if (!there(o, place)) return false;
-    return there(o, 0) && there(o, last_place(o));
-  }
-  void drop(Object& o) {
-    if (o.bytes == nullptr) return;
-    workload::check(whole(o), "large_objects: an object was overwritten");
-    std::free(o.bytes);
-    result_.live.remove(o.size);
-    o.bytes = nullptr;
-  }
-  workload::SizeTable sizes_;
-  workload::MappedArray<Object> objects_;
-  const Touch touch_;
-  workload::Random random_;
-  Result& result_;
+  Touch touch_;
 };
 
 }  // namespace
@@ -96,30 +71,19 @@ class Churner {
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "large_objects", "beyond the papers",
                             "large and huge objects at random replacement");
-  const auto low =
+  workload::Churn churn;
+  churn.low =
       options.integer("low", 128 << 10, 64, std::uint64_t{1} << 40, "smallest size in bytes");
-  const auto high =
+  churn.high =
       options.integer("high", 1 << 20, 64, std::uint64_t{1} << 40, "largest size in bytes");
-  const auto live =
+  churn.live =
       options.integer("live", 16, 1, 1u << 20, "objects that stand at once, in each thread");
-  const auto operations =
+  churn.operations =
       options.integer("operations", 2000, 1, 1u << 31, "objects allocated by each thread");
   const auto touch = static_cast<Touch>(
       options.choice("touch", {"ends", "page", "all"}, "what the program writes"));
-  const auto threads =
-      options.integer("threads", 1, 1, 1024, "threads, each with objects of its own");
-  options.require(low <= high, "--low must not be above --high");
+  churn.threads = options.integer("threads", 1, 1, 1024, "threads, each with objects of its own");
+  options.require(churn.low <= churn.high, "--low must not be above --high");
   options.done();
-
-  workload::MappedArray<Result> results(threads);
-  std::vector<Churner> churners;
-  churners.reserve(threads);
-  for (std::uint64_t i = 0; i < threads; ++i)
-    churners.emplace_back(low, high, live, touch, i + 1, results[i]);
-  const std::uint64_t ns =
-      workload::run_threads(threads, [&](std::uint64_t i) { churners[i].churn(operations); });
-
-  // Without a touch they are no floor for memory.
-  const std::int64_t peak = touch == kEnds ? -1 : workload::sum_of_peaks(results);
-  workload::Record(options, threads).print(threads * operations, ns, peak);
+  workload::run_churn(options, Use(touch), churn, touch != kEnds);
 }
