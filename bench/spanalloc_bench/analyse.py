@@ -27,7 +27,6 @@ from spanalloc_bench.facts import of_allocators, of_cases
 from spanalloc_bench.model import METRIC, OK, TIME, UNAVAILABLE, Case, Kind, Sample
 from spanalloc_bench.ratios import (
     LOSS, MIN_ROUNDS, TIE, UNDECIDED, WIN, geometric_mean, over_cases, paired, verdict_of,
-    student_t,  # for the figures
 )
 
 NOTABLE = 0.05  # a difference beyond this is counted apart from the merely certain ones

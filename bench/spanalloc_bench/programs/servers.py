@@ -1,20 +1,19 @@
 """What the drivers of servers share: starting one under the contender, waiting for it, ending it whatever happens."""
 
 import os
-import shutil
 import signal
 import subprocess
 import time
 
-from ..execute import RunFailed
+from ..execute import RunFailed, find_program
 from ..model import UNAVAILABLE
 
 START_S, STOP_S, KILLED_S = 600, 600, 600  # for what hangs; a busy machine takes its time
 
 
 def command(name):
-    """Path of a program that may lie where only root's PATH looks, as servers do."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
+    """Path of a program. RunFailed where there is none."""
+    found = find_program(name)
     if not found:
         raise RunFailed(f"{name} is not installed", UNAVAILABLE)
     return found

@@ -7,7 +7,8 @@ import dataclasses
 import math
 import statistics
 
-from spanalloc_bench.analyse import APART_S, student_t
+from spanalloc_bench.analyse import APART_S
+from spanalloc_bench.ratios import half_interval
 from papers.shared.figures.figure import PROCESS, Figure, Measure, Point, peak_kib
 from spanalloc_bench.model import OK, Sample
 
@@ -55,7 +56,7 @@ def interval(values, apart=False) -> Ratio:
     the suite."""
     logs = [math.log(v) for v in values]
     n, mean = len(logs), statistics.fmean(logs)
-    half = student_t(n - 1) * statistics.stdev(logs) / math.sqrt(n) if n >= 2 else 0.0
+    half = half_interval(logs) if n >= 2 else 0.0
     # What rounding leaves of equal values is no difference.
     half, mean = (x if abs(x) > 1e-12 else 0.0 for x in (half, mean))
     return Ratio(n, math.exp(mean - half), math.exp(mean), math.exp(mean + half), apart)
