@@ -11,74 +11,56 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* clang-format off */
+/* name, its default, its least value, what it is */
+#define EACH_COST(X) \
+  /* Instructions and memory. */ \
+  X(hit, 1, 0)            /* own cache, on top of the instruction's half cycle */ \
+  X(llc, 40, 0)           /* from the shared cache */ \
+  X(xfer, 120, 0)         /* from another core's cache, or taking a line away from others */ \
+  X(locked, 18, 0)        /* a locked instruction, beyond its access, also on an owned line */ \
+  X(fence, 30, 0)         /* mfence */ \
+  X(pause, 40, 0)         /* the spin-loop hint */ \
+  /* The kernel. */ \
+  X(syscall, 400, 0)      /* into the kernel and back */ \
+  X(vdso, 70, 0)          /* the time or the CPU: no call into the kernel on a real machine */ \
+  X(fault, 1500, 0)       /* first touch of a page: trap, allocation, zeroing */ \
+  X(map, 1200, 0)         /* mmap, munmap, mprotect, mremap, brk: on top; one thread at a time */ \
+  X(page, 100, 0)         /* each page that such a call or madvise takes away */ \
+  X(shootdown, 1500, 0)   /* telling other cores to forget a mapping: the caller */ \
+  X(interrupt, 600, 0)    /* ... each core told; as much again per 10 cores for the caller */ \
+  X(wait, 1200, 0)        /* going to sleep in a futex */ \
+  X(wake, 1500, 0)        /* waking one thread: the caller */ \
+  X(wakeup, 6000, 0)      /* from the waker's call to the sleeper's first instruction */ \
+  X(clone, 15000, 0)      /* starting a thread: the caller */ \
+  X(slice, 9000000, 0)    /* how long a new thread waits for a core at most, while all are busy */ \
+  /* The simulation. */ \
+  X(window, 2000, 0)      /* how far a core may run ahead of the others */ \
+  X(exact, 60, 0)         /* the same before it touches lines that have moved lately */ \
+  X(ghz, 3, 1)            /* cycles in a nanosecond of the program's clock */ \
+  X(cpus, 0, 0)           /* CPUs that the machine has and the program is told of; 0: the real \
+                             machine's number is told, and every thread has a core */ \
+  X(pin, -1, -1)          /* the real CPU that the simulation keeps to; -1: any */ \
+  X(from_thread, 0, 0)    /* the measured part begins as this thread starts (main: 1); 0: by mark */
+/* clang-format on */
 static struct {
-  /* Instructions and memory. */
-  int64_t hit;    /* own cache, on top of the instruction's half cycle */
-  int64_t llc;    /* from the shared cache */
-  int64_t xfer;   /* from another core's cache, or taking a line away from others */
-  int64_t locked; /* a locked instruction, beyond its memory access, also on an owned line */
-  int64_t fence;  /* mfence */
-  int64_t pause;  /* the spin-loop hint */
-  /* The kernel. */
-  int64_t syscall; /* into the kernel and back */
-  int64_t vdso;    /* asking for the time or the CPU: no call into the kernel on a real machine */
-  int64_t fault;   /* first touch of a page: trap, allocation, zeroing */
-  int64_t map;  /* mmap, munmap, mprotect, mremap, brk: on top; one thread of a process at a time */
-  int64_t page; /* each page that such a call or madvise takes away */
-  int64_t shootdown; /* telling other cores to forget a mapping: the caller */
-  int64_t interrupt; /* ... each core that is told; as much again per 10 cores for the caller */
-  int64_t wait;      /* going to sleep in a futex */
-  int64_t wake;      /* waking one thread: the caller */
-  int64_t wakeup;    /* from the waker's call to the sleeper's first instruction */
-  int64_t clone;     /* starting a thread: the caller */
-  int64_t slice;     /* how long a new thread waits for a core at most, while all are busy */
-  /* The simulation. */
-  int64_t window; /* how far a core may run ahead of the others */
-  int64_t exact;  /* the same before it touches lines that have moved between caches lately */
-  int64_t ghz;    /* cycles in a nanosecond of the program's clock */
-  int64_t cpus;   /* number of CPUs that the machine has and the program is told of; 0: the real
-                   * machine's   number is told, and every thread has a core */
-  int64_t pin;    /* the real CPU that the simulation keeps to; -1: any */
-  int64_t from_thread; /* the measured part begins as this thread starts, the main one being 1; 0:
-                          by mark */
-} cost = {.hit = 1,
-          .llc = 40,
-          .xfer = 120,
-          .locked = 18,
-          .fence = 30,
-          .pause = 40,
-          .syscall = 400,
-          .vdso = 70,
-          .fault = 1500,
-          .map = 1200,
-          .page = 100,
-          .shootdown = 1500,
-          .interrupt = 600,
-          .wait = 1200,
-          .wake = 1500,
-          .wakeup = 6000,
-          .clone = 15000,
-          .slice = 9000000,
-          .window = 2000,
-          .exact = 60,
-          .ghz = 3,
-          .cpus = 0,
-          .pin = -1,
-          .from_thread = 0};
+#define X(name, standard, least) int64_t name;
+  EACH_COST(X)
+#undef X
+} cost = {
+#define X(name, standard, least) .name = standard,
+    EACH_COST(X)
+#undef X
+};
 
 static const struct {
   const char* name;
   int64_t* value;
   int64_t least;
 } cost_options[] = {
-#define OPTION(name, least) {#name, &cost.name, least}
-    OPTION(hit, 0),    OPTION(llc, 0),    OPTION(xfer, 0),      OPTION(locked, 0),
-    OPTION(fence, 0),  OPTION(pause, 0),  OPTION(fault, 0),     OPTION(syscall, 0),
-    OPTION(map, 0),    OPTION(page, 0),   OPTION(wait, 0),      OPTION(wake, 0),
-    OPTION(clone, 0),  OPTION(wakeup, 0), OPTION(shootdown, 0), OPTION(interrupt, 0),
-    OPTION(window, 0), OPTION(exact, 0),  OPTION(ghz, 1),       OPTION(cpus, 0),
-    OPTION(pin, -1),   OPTION(vdso, 0),   OPTION(slice, 0),     OPTION(from_thread, 0),
-#undef OPTION
+#define X(name, standard, least) {#name, &cost.name, least},
+    EACH_COST(X)
+#undef X
 };
 
 /* Takes "name=value"; false for what is not such an option. */

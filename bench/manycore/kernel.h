@@ -1,41 +1,18 @@
 /* System calls: what they cost, what they do to pages and to other cores, and what the program is
- * told of the machine (its clock and its CPUs). */
+ * told of the machine (its clock and its CPUs). Their numbers are those of this machine, which is
+ * an x86-64, too. */
 #ifndef SPANALLOC_BENCH_MANYCORE_KERNEL_H
 #define SPANALLOC_BENCH_MANYCORE_KERNEL_H
 
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 
 #include "qemu_plugin.h"
 #include "turns.h"
 
-/* Numbers of the guest's system calls are x86-64's. */
-enum {
-  NR_READ = 0,
-  NR_WRITE = 1,
-  NR_MMAP = 9,
-  NR_MPROTECT = 10,
-  NR_MUNMAP = 11,
-  NR_BRK = 12,
-  NR_SCHED_YIELD = 24,
-  NR_MREMAP = 25,
-  NR_MADVISE = 28,
-  NR_NANOSLEEP = 35,
-  NR_CLONE = 56,
-  NR_FORK = 57,
-  NR_VFORK = 58,
-  NR_EXIT = 60,
-  NR_GETTIMEOFDAY = 96,
-  NR_FUTEX = 202,
-  NR_SCHED_GETAFFINITY = 204,
-  NR_CLOCK_GETTIME = 228,
-  NR_CLOCK_NANOSLEEP = 230,
-  NR_EXIT_GROUP = 231,
-  NR_GETCPU = 309,
-  NR_CLONE3 = 435
-};
 enum { GUEST_CLONE_THREAD = 0x10000, GUEST_CLONE_CHILD_CLEARTID = 0x200000 };
 enum { FUTEX_COMMAND = 127 };
 enum { POPULATE_READ = 22, POPULATE_WRITE = 23 }; /* MADV_..., which older headers lack */
@@ -122,10 +99,10 @@ static bool first_at(const Core* c, int64_t clock) {
 
 /* How long a sleep takes from now on. */
 static int64_t sleep_ticks(const Core* c, int64_t number, const uint64_t* args) {
-  const uint64_t wanted = number == NR_NANOSLEEP ? args[0] : args[2];
+  const uint64_t wanted = number == SYS_nanosleep ? args[0] : args[2];
   if (!wanted) return 0;
   const int64_t ns = nanoseconds(guest(wanted));
-  if (number == NR_NANOSLEEP || !(args[1] & TIMER_ABSTIME)) return ticks(ns);
+  if (number == SYS_nanosleep || !(args[1] & TIMER_ABSTIME)) return ticks(ns);
   const int64_t left = ticks(ns - (args[0] == CLOCK_REALTIME ? realtime_base : monotonic_base)) -
                        clock_of[c->number];
   return left > 0 ? left : 0;
@@ -138,62 +115,25 @@ static bool is_file(uint64_t descriptor) {
 }
 
 /* Calls that end by themselves: the turn is kept. All others may wait for something. */
+/* clang-format off */
+#define EACH_THAT_ENDS(X) \
+  X(mmap) X(mprotect) X(munmap) X(brk) X(sched_yield) X(mremap) X(madvise) X(clone) X(clone3) \
+  X(exit) X(gettimeofday) X(sched_getaffinity) X(clock_gettime) X(getcpu) X(close) X(fstat) \
+  X(lseek) X(rt_sigaction) X(rt_sigprocmask) X(ioctl) X(pread64) X(access) X(getpid) X(uname) \
+  X(getrlimit) X(getrusage) X(sysinfo) X(getuid) X(sigaltstack) X(prctl) X(arch_prctl) X(gettid) \
+  X(time) X(sched_setaffinity) X(set_tid_address) X(clock_getres) X(tgkill) X(openat) \
+  X(newfstatat) X(set_robust_list) X(get_robust_list) X(prlimit64) X(getrandom) X(membarrier) \
+  X(rseq)
+/* clang-format on */
+static const bool always_ends[CALLS] = {
+#define X(name) [SYS_##name] = true,
+    EACH_THAT_ENDS(X)
+#undef X
+};
 static bool ends_by_itself(int64_t number, const uint64_t* args) {
-  switch (number) {
-    case NR_MMAP:
-    case NR_MPROTECT:
-    case NR_MUNMAP:
-    case NR_BRK:
-    case NR_SCHED_YIELD:
-    case NR_MREMAP:
-    case NR_MADVISE:
-    case NR_CLONE:
-    case NR_CLONE3:
-    case NR_EXIT:
-    case NR_GETTIMEOFDAY:
-    case NR_SCHED_GETAFFINITY:
-    case NR_CLOCK_GETTIME:
-    case NR_GETCPU:
-    case 3 /* close */:
-    case 5 /* fstat */:
-    case 8 /* lseek */:
-    case 13 /* rt_sigaction */:
-    case 14 /* rt_sigprocmask */:
-    case 16 /* ioctl */:
-    case 17 /* pread64 */:
-    case 21 /* access */:
-    case 39 /* getpid */:
-    case 63 /* uname */:
-    case 97 /* getrlimit */:
-    case 98 /* getrusage */:
-    case 99 /* sysinfo */:
-    case 102 /* getuid */:
-    case 131 /* sigaltstack */:
-    case 157 /* prctl */:
-    case 158 /* arch_prctl */:
-    case 186 /* gettid */:
-    case 201 /* time */:
-    case 203 /* sched_setaffinity */:
-    case 218 /* set_tid_address */:
-    case 229 /* clock_getres */:
-    case 234 /* tgkill */:
-    case 257 /* openat */:
-    case 262 /* newfstatat */:
-    case 273 /* set_robust_list */:
-    case 274 /* get_robust_list */:
-    case 302 /* prlimit64 */:
-    case 318 /* getrandom */:
-    case 324 /* membarrier */:
-    case 334 /* rseq */:
-      return true;
-    case NR_READ:
-    case NR_WRITE:
-      return is_file(args[0]);
-    case NR_FUTEX:
-      return is_wake(args);
-    default:
-      return false;
-  }
+  if (number == SYS_read || number == SYS_write) return is_file(args[0]);
+  if (number == SYS_futex) return is_wake(args);
+  return number >= 0 && number < CALLS && always_ends[number];
 }
 
 /* Other cores forget a mapping: each that runs this process is interrupted. */
@@ -243,34 +183,34 @@ static void apply_mapping_call(Core* c, int64_t number, int64_t result) {
   const uint64_t* a = c->args;
   const bool failed = result < 0 && result > -4096;
   switch (number) {
-    case NR_MMAP:
+    case SYS_mmap:
       change_mappings(c);
       if (!failed && (a[3] & MAP_FIXED)) pages_gone(c, present_pages((uint64_t)result, a[1], true));
       if (!failed && (a[3] & MAP_POPULATE)) populate(c, (uint64_t)result, a[1]);
       break;
-    case NR_MUNMAP:
+    case SYS_munmap:
       change_mappings(c);
       if (!failed) pages_gone(c, present_pages(a[0], a[1], true));
       break;
-    case NR_MPROTECT:
+    case SYS_mprotect:
       change_mappings(c);
       if (!failed && a[2] != (PROT_READ | PROT_WRITE) && present_pages(a[0], a[1], false))
         shoot_down(c); /* rights taken away */
       break;
-    case NR_MREMAP:
+    case SYS_mremap:
       change_mappings(c);
       if (failed) break;
       if ((uint64_t)result != a[0])
         pages_gone(c, move_pages(a[0], (uint64_t)result, a[1] < a[2] ? a[1] : a[2]));
       if (a[2] < a[1]) pages_gone(c, present_pages(a[0] + a[2], a[1] - a[2], true));
       break;
-    case NR_BRK:
+    case SYS_brk:
       change_mappings(c);
       if ((uint64_t)result < heap_end)
         pages_gone(c, present_pages((uint64_t)result, heap_end - (uint64_t)result, true));
       heap_end = (uint64_t)result;
       break;
-    case NR_MADVISE:
+    case SYS_madvise:
       if (clock_of[c->number] < map_free_at) clock_of[c->number] = map_free_at;
       if (failed) break;
       if (a[2] == MADV_DONTNEED) pages_gone(c, present_pages(a[0], a[1], true));
@@ -285,7 +225,7 @@ static void apply_mapping_call(Core* c, int64_t number, int64_t result) {
 /* The machine's clock and CPUs in place of the real one's. */
 static void answer(const Core* c, int64_t number, int64_t result) {
   const uint64_t* a = c->args;
-  if (number == NR_CLOCK_GETTIME && result == 0) {
+  if (number == SYS_clock_gettime && result == 0) {
     const int clock = (int)a[0];
     const bool real = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
     if (!real && clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_RAW &&
@@ -295,15 +235,15 @@ static void answer(const Core* c, int64_t number, int64_t result) {
     const int64_t ns = now_ns(c) + (real ? realtime_base : monotonic_base);
     t->tv_sec = ns / 1000000000;
     t->tv_nsec = ns % 1000000000;
-  } else if (number == NR_GETTIMEOFDAY && result == 0 && a[0]) {
+  } else if (number == SYS_gettimeofday && result == 0 && a[0]) {
     struct timeval* t = guest(a[0]);
     const int64_t us = (now_ns(c) + realtime_base) / 1000;
     t->tv_sec = us / 1000000;
     t->tv_usec = us % 1000000;
-  } else if (number == NR_GETCPU && result == 0) {
+  } else if (number == SYS_getcpu && result == 0) {
     if (a[0]) *(unsigned*)guest(a[0]) = (unsigned)c->number;
     if (a[1]) *(unsigned*)guest(a[1]) = 0;
-  } else if (number == NR_SCHED_GETAFFINITY && result > 0 && cost.cpus) {
+  } else if (number == SYS_sched_getaffinity && result > 0 && cost.cpus) {
     unsigned char* mask = guest(a[2]);
     for (int64_t i = 0; i < result; i++) {
       const int64_t left = cost.cpus - 8 * i;
@@ -316,7 +256,7 @@ static __thread Core* calling; /* the core whose system call starts a thread */
 
 /* Answered by the vDSO on a real machine. */
 static bool is_in_vdso(int64_t number) {
-  return number == NR_CLOCK_GETTIME || number == NR_GETTIMEOFDAY || number == NR_GETCPU;
+  return number == SYS_clock_gettime || number == SYS_gettimeofday || number == SYS_getcpu;
 }
 
 static void enter_kernel(Core* c, int64_t number) {
@@ -329,23 +269,24 @@ static void enter_kernel(Core* c, int64_t number) {
   c->child = NULL;
   clock_of[c->number] += cost.syscall * CYCLE;
   calling = c;
-  if (number == NR_FORK || number == NR_VFORK ||
-      (number == NR_CLONE && !(c->args[0] & GUEST_CLONE_THREAD)))
+  if (number == SYS_fork || number == SYS_vfork ||
+      (number == SYS_clone && !(c->args[0] & GUEST_CLONE_THREAD)))
     give_up("the program starts another process; only threads are simulated");
-  if (number == NR_FUTEX) refuse_other_futexes(c->args);
-  if (number == NR_FUTEX && is_wake(c->args)) {
+  if (number == SYS_futex) refuse_other_futexes(c->args);
+  if (number == SYS_futex && is_wake(c->args)) {
     atomic_store(&woken, 0);
     atomic_store(&waking, c->args[0]);
   }
   if (ends_by_itself(number, c->args)) return;
   c->asleep_since = clock_of[c->number];
-  if (number == NR_NANOSLEEP || number == NR_CLOCK_NANOSLEEP) { /* only the simulated core sleeps */
+  if (number == SYS_nanosleep ||
+      number == SYS_clock_nanosleep) { /* only the simulated core sleeps */
     clock_of[c->number] += sleep_ticks(c, number, c->args) + cost.wakeup * CYCLE;
-    replace_timeout(c, number == NR_NANOSLEEP ? c->args[0] : c->args[2], &(struct timespec){0});
+    replace_timeout(c, number == SYS_nanosleep ? c->args[0] : c->args[2], &(struct timespec){0});
     leave(c, DUE);
     return;
   }
-  if (number == NR_FUTEX && is_wait(c->args)) {
+  if (number == SYS_futex && is_wait(c->args)) {
     clock_of[c->number] +=
         cost.wait * CYCLE; /* come_back() undoes this and the count where it is refused */
     counts.waits++;
@@ -370,13 +311,13 @@ static void return_from_kernel(Core* c, int64_t number, int64_t result) {
   calling = NULL;
   if (!ends_by_itself(number, c->args)) {
     restore_timeout(c);
-    if (number != NR_FUTEX)
+    if (number != SYS_futex)
       come_back(c, OTHERWISE);
     else
       come_back(c, result == 0 ? WOKEN : result == -EAGAIN ? REFUSED : OTHERWISE);
     return;
   }
-  if (number == NR_FUTEX) {
+  if (number == SYS_futex) {
     if (result > 0) {
       settle_woken(result);
       counts.wakes += result;
@@ -384,8 +325,8 @@ static void return_from_kernel(Core* c, int64_t number, int64_t result) {
     }
     atomic_store(&waking, 0);
   }
-  if (number == NR_CLONE && result > 0) clock_of[c->number] += cost.clone * CYCLE;
-  if (number == NR_CLONE && result < 0 && c->child) { /* refused after all: nobody runs there */
+  if (number == SYS_clone && result > 0) clock_of[c->number] += cost.clone * CYCLE;
+  if (number == SYS_clone && result < 0 && c->child) { /* refused after all: nobody runs there */
     pthread_mutex_lock(&turns_lock);
     state_of[c->child->number] = FREE;
     held[c->child->number] = false;
