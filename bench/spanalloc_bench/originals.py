@@ -51,24 +51,20 @@ class Original:
 def _hoard(shop, sources):
     """By the command of its Makefile for x86-64, but for what defines malloc: that uses hooks of a C library of its time. The
     one here is Heap Layers' for systems without them."""
-    library = shop.path("libhoard.so")
     folders = ("include", "include/util", "include/hoard", "include/superblocks", "Heap-Layers")
     files = ("source/libhoard.cpp", "source/unixtls.cpp", "Heap-Layers/wrappers/wrapper.cpp")
     src = os.path.join(sources, "src")
-    shop.run(
-        "g++", "-std=gnu++98", "-O3", "-DNDEBUG", "-D_REENTRANT=1", "-w", "-pipe", "-fPIC", "-finline-limit=20000",
-        "-finline-functions", "-shared", "-fno-builtin-malloc", "-I", src, *(word for name in folders for word in ("-I", os.path.join(src, name))),
-        *(os.path.join(src, name) for name in files), "-Wl,-Bsymbolic", _C11, "-o", library, "-ldl", "-lpthread",
-    )
-    return library
+    return shop.library(
+        "libhoard.so", "g++", "-std=gnu++98", "-O3", "-DNDEBUG", "-D_REENTRANT=1", "-w", "-pipe", "-fPIC",
+        "-finline-limit=20000", "-finline-functions", "-shared", "-fno-builtin-malloc", "-I", src,
+        *(word for name in folders for word in ("-I", os.path.join(src, name))),
+        *(os.path.join(src, name) for name in files), "-Wl,-Bsymbolic", _C11, "-ldl", "-lpthread")
 
 
 def _dlmalloc(shop, sources):
     """With its lock, which it leaves out where nobody asks for it."""
-    library = shop.path("libdlmalloc.so")
-    shop.run("gcc", "-std=gnu11", "-O3", "-DNDEBUG", "-DUSE_LOCKS=1", "-w", "-fPIC", "-shared", "-fno-builtin-malloc",
-             os.path.join(sources, "malloc.c"), _C11, "-o", library, "-lpthread")
-    return library
+    return shop.library("libdlmalloc.so", "gcc", "-std=gnu11", "-O3", "-DNDEBUG", "-DUSE_LOCKS=1", "-w", "-fPIC", "-shared",
+                        "-fno-builtin-malloc", os.path.join(sources, "malloc.c"), _C11, "-lpthread")
 
 
 # Both are older than C11, whose name for memalign is another, with the same arguments.
@@ -93,10 +89,8 @@ def _supermalloc(shop, sources):
     with open(f"{constants}.h", "w", encoding="utf-8") as header:
         if subprocess.run([maker, f"{constants}.cc"], stdout=header, check=False).returncode:
             raise peers.Failed("objsizes, the program that makes its constants, failed")
-    library = shop.path("libsupermalloc.so")
     files = (f"{constants}.cc" if name == "generated_constants" else os.path.join(src, f"{name}.cc") for name in _SUPERMALLOC)
-    shop.run(*common, "-flto", "-shared", *files, "-ldl", "-o", library)
-    return library
+    return shop.library("libsupermalloc.so", *common, "-flto", "-shared", *files, "-ldl")
 
 
 ORIGINALS = (

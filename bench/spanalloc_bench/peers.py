@@ -68,6 +68,11 @@ class Workshop:
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
 
+    def library(self, name, *command):
+        """What a compiler makes of its command, as NAME here; returns where that is."""
+        self.run(*command, "-o", self.path(name))
+        return self.path(name)
+
 
 # ---- how each is built ----
 
@@ -86,22 +91,16 @@ def _mimalloc_version(_, sources):
 
 
 def _mimalloc(shop, sources):
-    library = shop.path("libmimalloc.so")
-    shop.run(
-        "gcc", "-std=gnu11", "-O3", "-DNDEBUG", "-DMI_BUILD_RELEASE", "-DMI_MALLOC_OVERRIDE", "-DMI_SHARED_LIB",
-        "-DMI_SHARED_LIB_EXPORT", *SHARED, "-I", os.path.join(sources, "include"),
-        os.path.join(sources, "src", "static.c"), "-o", library, "-lpthread",
-    )
-    return library
+    return shop.library(
+        "libmimalloc.so", "gcc", "-std=gnu11", "-O3", "-DNDEBUG", "-DMI_BUILD_RELEASE", "-DMI_MALLOC_OVERRIDE",
+        "-DMI_SHARED_LIB", "-DMI_SHARED_LIB_EXPORT", *SHARED, "-I", os.path.join(sources, "include"),
+        os.path.join(sources, "src", "static.c"), "-lpthread")
 
 
 def _rpmalloc(shop, sources):
-    library = shop.path("librpmalloc.so")
-    shop.run(
-        "gcc", "-std=gnu11", "-O3", "-DNDEBUG", "-D_GNU_SOURCE=1", "-DENABLE_OVERRIDE=1", "-DENABLE_PRELOAD=1", *SHARED,
-        os.path.join(sources, "rpmalloc", "rpmalloc.c"), "-o", library, "-lpthread", "-ldl",
-    )
-    return library
+    return shop.library(
+        "librpmalloc.so", "gcc", "-std=gnu11", "-O3", "-DNDEBUG", "-D_GNU_SOURCE=1", "-DENABLE_OVERRIDE=1",
+        "-DENABLE_PRELOAD=1", *SHARED, os.path.join(sources, "rpmalloc", "rpmalloc.c"), "-lpthread", "-ldl")
 
 
 def _snmalloc(shop, sources):
@@ -160,12 +159,9 @@ def _tcmalloc(shop, _):
     ]
     if not archives:
         raise Failed(f"cargo left no archive; its output is in {shop.log}")
-    library = shop.path("libtcmalloc-google.so")
     names = [f"-Wl,--defsym={name}=TCMallocInternal{theirs}" for name, theirs in _TCMALLOC_NAMES.items()]
-    shop.run(
-        "g++", "-shared", "-Wl,--whole-archive", *archives, "-Wl,--no-whole-archive", *names, "-o", library, "-lpthread",
-    )
-    return library
+    return shop.library("libtcmalloc-google.so", "g++", "-shared", "-Wl,--whole-archive", *archives,
+                        "-Wl,--no-whole-archive", *names, "-lpthread")
 
 
 PEERS = (
