@@ -183,6 +183,111 @@ class Living(memory.Memory):
         return process.thread_records([task.tid for task in self.tasks()])
 
 
+class Changed(memory.Reader):
+    """What another one has, but for some words: {address: the word}, None where it cannot be read."""
+
+    def __init__(self, of, words):
+        self._of, self._words = of, words
+        self.mappings, self.tasks, self.thread_records = of.mappings, of.tasks, of.thread_records
+
+    def read(self, address, size):
+        data = self._of.read(address, size)
+        for at, word in self._words.items():
+            if data is not None and address < at + 8 and at < address + size:
+                if word is None:
+                    return None
+                data = bytearray(data)
+                first, end = max(at, address), min(at + 8, address + size)
+                data[first - address:end - address] = word.to_bytes(8, "little")[first - at:end - at]
+                data = memoryview(bytes(data))
+        return data
+
+
+def span_with(walked, kind, least):
+    """(a span that has at least so many blocks of that kind of Free, their indices in the order of their list)."""
+    for each in walked.ranges:
+        span = walked.span_of(each) if each.state == "used" else None
+        if span is not None and span.kind == "small":
+            free, _ = walked.free_blocks(span)
+            found = sorted((places[0].place, index) for index, places in free.items() if places[0].kind == kind)
+            if len(found) >= least and len({free[index][0].where for _, index in found}) == 1:
+                return span, [index for _, index in found]
+    raise AssertionError(f"no span with {kind}")
+
+
+class DamagedListsTest(Looking):
+    """A block that is on two lists, in two bins, and the like: what is described says so."""
+
+    def of_heap(self, *arguments, **options):
+        running, _ = self.entered(known_heap(*arguments, **options))
+        still = Living(running.pid)
+        return still, inspection.find(still, still.mappings)
+
+    def entered(self, context):
+        value = context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        return value
+
+    @staticmethod
+    def field(walked, told, span, name):
+        return walked.records + span.number * told.span_stride + getattr(told, name)
+
+    def test_two_lists_that_have_grown_together(self):
+        still, told = self.of_heap("352,300,50")
+        walked = spans.Spans(still, told)
+        span, listed = span_with(walked, "list", 5)
+        self.assertEqual(len(walked.free_blocks(span)[0][listed[2]]), 1)
+        # The second list begins at the first one's third block.
+        changed = Changed(still, {self.field(walked, told, span, "span_rest"): span.block(listed[2])})
+        again = spans.Spans(changed, told)
+        free, damages = again.free_blocks(again.span_of(again.range_at(span.start)))
+        self.assertEqual([(damage.kind, damage.block) for damage in damages], [("twice", span.block(listed[2]))])
+        for at, index in enumerate(listed):
+            self.assertEqual([(place.place, place.of) for place in free[index]],
+                             [(at + 1, len(listed))] + [(at - 1, len(listed) - 2)] * (at >= 2))
+        lines = blocks.Blocks(changed, told).describe(span.block(listed[2]))
+        self.assertIn(f"state   free, 2 times: on the span's free list, 3 of {len(listed)}; on the span's second free "
+                      f"list, 1 of {len(listed) - 2}", lines)
+        self.assertIn(f"damage  {span.block(listed[2]):#x} is on the span's free list, and on the span's second free "
+                      "list: freed twice, or a thread was about to move it", lines)
+
+    def test_a_circle_and_lists_that_begin_nowhere(self):
+        still, told = self.of_heap("352,300,50")
+        walked = spans.Spans(still, told)
+        span, listed = span_with(walked, "list", 5)
+        first, third = span.block(listed[0]), span.block(listed[2])
+        changed = Changed(still, {third: third ^ first ^ walked.key,
+                                  self.field(walked, told, span, "span_rest"): first + 4})
+        found = blocks.Blocks(changed, told)
+        lines = found.describe(third)
+        self.assertIn(f"damage  the span's free list leads in a circle from {third:#x} on", lines)
+        self.assertIn(f"damage  the span's second free list leads to {first + 4:#x}, where no block is", lines)
+        self.assertTrue(any("DAMAGED" in line and "leads in a circle" in line for line in lines), lines)
+
+    def test_blocks_in_bins(self):
+        """In two bins, twice in one, on a list besides, and without a bin's mark."""
+        still, told = self.of_heap(program=EXCHANGED_HEAP)
+        walked = spans.Spans(still, told)
+        span, binned = span_with(walked, "bin", 1)
+        block = span.block(binned[0])
+        kept = walked.kept_by_threads()[span.number]
+        where = walked.free_blocks(span)[0][binned[0]][0].where
+        for another in (where, "a thread-cache bin, of @12345"):
+            kept.append((another, block, False))
+            free, damages = walked.free_blocks(span)
+            self.assertEqual([place.where for place in free[binned[0]]], [where, another])
+            self.assertEqual([damage.kind for damage in damages], ["twice"])
+            kept.pop()
+        kept.append(("a batch, of @12345", block, True))
+        self.assertEqual([damage.kind for damage in walked.free_blocks(span)[1]], ["twice", "no link"])
+        kept.pop()
+        changed = blocks.Blocks(Changed(still, {block: 1}), told)
+        lines = changed.describe(block)
+        self.assertTrue(any(line.startswith(f"damage  {block:#x} is in a thread-cache bin, of thread ") and
+                            line.endswith(", whose mark it has not") for line in lines), lines)
+        self.assertTrue(any("DAMAGED: the first word, 0x0000000000000001, is not the mark" in line for line in lines))
+
+
 class SpansTest(Looking):
     """The free blocks of all spans, told apart one by one, are as many as `top` counts."""
 

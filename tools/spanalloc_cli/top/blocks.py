@@ -11,7 +11,12 @@ from spanalloc_cli.top.spans import Spans
 _PIECE = 1 << 20  # bytes of a large block that are searched together
 _PAGE = 4096
 _SHOWN = 24  # bytes of a block
+_MOST_DAMAGES = 8
 MOST_FOUND = 100
+
+
+_AT = {"list": "on ", "bin": "in ", "none": ""}
+_OF_WORD = {"no link": "is no link", "circle": "leads in a circle", "no mark": "is not the mark of a thread-cache bin"}
 
 
 class Unknown(Exception):
@@ -85,8 +90,9 @@ class Blocks:
         lines += self._link_lines(span, index, free, damages)
         lines += self._holds(span.block(index), span.block_bytes)
         lines.append(self._span_line(span, free))
-        for damage in damages:
-            lines.append(f"damage  {self._words(damage.where)} ends at {damage.block:#x}, whose first word is no link")
+        lines += [f"damage  {self._damage_words(damage)}" for damage in damages[:_MOST_DAMAGES]]
+        if len(damages) > _MOST_DAMAGES:
+            lines.append(f"damage  ... and {len(damages) - _MOST_DAMAGES} more")
         for name, neighbour in (("before", index - 1), ("after", index + 1)):
             if 0 <= neighbour < span.blocks:
                 lines.append(f"{name:8}{span.block(neighbour):#x}  {self._state(span, neighbour, free, damages)}")
@@ -109,16 +115,30 @@ class Blocks:
 
     def _state(self, span, index, free, damages):
         found = free.get(index)
-        if found is not None:
-            if found.place:
-                return f"free: on {self._words(found.where)}, {found.place} of {found.of}"
-            is_bin = "@" in found.where
-            return f"free: {'in ' if is_bin else ''}{self._words(found.where)}"
+        if found:
+            times = "" if len(found) == 1 else f", {len(found)} times"
+            return f"free{times}: {'; '.join(map(self._place, found))}"
         if not damages and span.state != "withdrawn":
             return "live"
         # Its list cannot be followed as far as to it, or is no more.
         state = "free" if self._looks_free(span, index) else "live"
         return f"{state}, by its first word: the lists of its span are damaged"
+
+    def _place(self, free):
+        """Where a free block is, in words."""
+        where = f"{_AT[free.kind]}{self._words(free.where)}"
+        return f"{where}, {free.place} of {free.of}" if free.of else where
+
+    def _damage_words(self, damage):
+        where = self._words(damage.free.where)
+        if damage.kind == "twice":
+            also = self._place(damage.also._replace(of=0))
+            return (f"{damage.block:#x} is {also}, and {self._place(damage.free)}: freed twice, or a thread was about to "
+                    "move it")
+        return {"no link": f"{where} ends at {damage.block:#x}, whose first word is no link",
+                "circle": f"{where} leads in a circle from {damage.block:#x} on",
+                "no mark": f"{damage.block:#x} is in {where}, whose mark it has not",
+                "no block": f"{where} leads to {damage.block:#x}, where no block is"}[damage.kind]
 
     def _looks_free(self, span, index):
         """Whether its first word is a link, which that of a live block is by chance alone."""
@@ -138,10 +158,10 @@ class Blocks:
             where = f"to {to:#x}" if to else "of the end of a list"
             text = f"link    its first word is a link {where}: it is free on a list that is damaged, or was freed twice"
             return [text] if is_link else []
-        if not found.place and "@" not in found.where:
+        if found[0].kind == "none":
             return []
-        if any(damage.block == block for damage in damages):
-            how = "leads in a circle" if is_link else "is no link"
+        how = next((_OF_WORD[damage.kind] for damage in damages if damage.block == block and damage.kind in _OF_WORD), None)
+        if how:
             return [f"link    DAMAGED: the first word, {word:#018x}, {how} (written to after its free, or freed twice)"]
         valid = {"end": "the last one of its list", "kept": "the mark of a thread-cache bin"}
         return [f"link    valid: {valid.get(kind) or f'to {to:#x}'}"]

@@ -18,8 +18,12 @@ _MOST_SLICES = 1 << 32
 _NO_END = 8  # set in addresses where lists end
 
 Range = collections.namedtuple("Range", "first slices state")  # of slices; `state`: used, free, decommitted or lost
-Free = collections.namedtuple("Free", "where place of")  # `place`: from 1 on, of `of`; 0: no list, but `where` says why
-Damage = collections.namedtuple("Damage", "where block word")  # of a list: the block whose word is no link
+# Why a block is free. `kind`: "list" (it is `place`, from 1 on, of `of`), "bin", or "none": `where` says why.
+Free = collections.namedtuple("Free", "kind where place of", defaults=(0, 0))
+# What is wrong at a block that `free` has. `kind`: "no link" (its first word is none), "circle" (it leads back into its own
+# list), "no mark" (it is in a bin without a bin's mark), "twice" (`also` has it, too), "no block" (the list begins there,
+# where no block is).
+Damage = collections.namedtuple("Damage", "kind free block word also", defaults=(None, None))
 
 
 class Span:
@@ -63,7 +67,7 @@ class Spans:
             inspection.arena_base, inspection.arena_rows, inspection.span_records))
         if not base or not rows or not records:
             raise heap.NotStarted
-        self.base, self._rows, self._records = base, rows, records
+        self.base, self._rows, self.records = base, rows, records
         self.limit = min(memory.number(inspection.arena_limit) or 0, _MOST_SLICES)
         self.classes = heap.read_classes(memory, inspection)
         self.key = memory.number(inspection.link_key) or 0
@@ -112,7 +116,7 @@ class Spans:
         """The Span of a used Range."""
         i = self._i
         span = Span(each.first, self.base + (each.first << i.slice_bits), each.slices << i.slice_bits)
-        data = self._memory.read(self._records + each.first * i.span_stride, i.span_stride)
+        data = self._memory.read(self.records + each.first * i.span_stride, i.span_stride)
         if data is None:
             return span
         word, first, purged = (_number(data, at, 8) for at in (i.span_word, i.span_first, i.span_purged))
@@ -205,7 +209,8 @@ class Spans:
             self._kept[each.first].append((where, address, is_list))
 
     def free_blocks(self, span):
-        """({index of a block: Free}, [Damage]) of a small span."""
+        """({index of a block: [Free]}, [Damage]) of a small span. Of several Free each is a place that has the block: it
+        was freed twice, or a thread was about to move it."""
         return _FreeBlocks(self, self._memory, span).result()
 
     def decode(self, block, word):
@@ -244,11 +249,11 @@ class _FreeBlocks:
     def result(self):
         span = self._span
         for index in range(span.carved, span.blocks):
-            self._free[index] = Free("never handed out", 0, 0)
+            self._free[index] = [Free("none", "never handed out")]
         if span.purged:
             for index in range(span.carved):
                 if span.is_purged(index):
-                    self._free[index] = Free("on a page that was returned to the kernel", 0, 0)
+                    self._free[index] = [Free("none", "on a page that was returned to the kernel")]
         for where, first in zip(("the span's free list", "the span's second free list"), span.lists):
             self._follow(where, first)
         self._follow("the span's remote list (freed by other threads)", span.remote)
@@ -259,12 +264,21 @@ class _FreeBlocks:
                 self._add_bin(where, address)
         return self._free, self._damages
 
+    def _damage(self, *fields):
+        self._damages.append(Damage(*fields))
+
     def _add_bin(self, where, block):
-        if self._span.is_block(block):
-            self._free[self._span.index_at(block)] = Free(where, 0, 0)
-            word = self._word(block)
-            if word is not None and self._spans.decode(block, word)[0] != "kept":
-                self._damages.append(Damage(where, block, word))
+        free = Free("bin", where)
+        if not self._span.is_block(block):
+            self._damage("no block", free, block)
+            return
+        places = self._free.setdefault(self._span.index_at(block), [])
+        if places:
+            self._damage("twice", free, block, None, places[-1])
+        places.append(free)
+        word = self._word(block)
+        if word is not None and self._spans.decode(block, word)[0] != "kept":
+            self._damage("no mark", free, block, word)
 
     def _word(self, block):
         page = block & -_PAGE
@@ -275,29 +289,30 @@ class _FreeBlocks:
         return None if words is None else words[block % _PAGE // 8]
 
     def _follow(self, where, at):
-        span, found = self._span, []
+        span, found, has_joined = self._span, {}, False  # `found`: {index: its place}
+        if at != 0 and not at & _NO_END and not span.is_block(at):
+            self._damage("no block", Free("list", where), at)
         while at != 0 and not at & _NO_END and span.is_block(at):
             index = span.index_at(at)
-            if index in self._free:  # purged: its list ends before it
+            places = self._free.get(index, ())
+            if places and places[-1].kind == "none":  # purged: its list ends before it
                 break
             word = self._word(at)
             if word is None:
                 break
-            found.append(index)
-            self._free[index] = Free(where, len(found), 0)
+            free = Free("list", where, len(found) + 1)
+            if places and not has_joined:  # from here on they are one list
+                self._damage("twice", free, at, word, places[-1])
+                has_joined = True
+            found[index] = free.place
             kind, to = self._spans.decode(at, word)
             is_last = kind == "end"
-            if not is_last and (kind != "to" or not span.is_block(to) or self._is_on_this(to, where)):
-                self._damages.append(Damage(where, at, word))
+            if not is_last and (kind != "to" or not span.is_block(to) or span.index_at(to) in found):
+                self._damage("circle" if kind == "to" and span.is_block(to) else "no link", free, at, word)
                 break
             at = 0 if is_last else to
-        for index in found:
-            self._free[index] = self._free[index]._replace(of=len(found))
-
-    def _is_on_this(self, block, where):
-        """The list leads in a circle."""
-        free = self._free.get(self._span.index_at(block))
-        return free is not None and free.where == where
+        for index, place in found.items():
+            self._free.setdefault(index, []).append(Free("list", where, place, len(found)))
 
 
 def _number(data, at, size):
