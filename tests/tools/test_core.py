@@ -168,13 +168,14 @@ class CoreTest(Looking):
                 still.close()
 
 
-class Living(memory.Memory):
-    """A process that rests, as a core file of it would be."""
+class Living(memory.Reader):
+    """A process that rests, as a core file of it would be; `reader`: of its memory."""
 
-    def __init__(self, pid):
-        super().__init__(pid)
+    def __init__(self, pid, reader=None):
+        self.pid = pid
+        self.read = (reader or memory.Memory(pid)).read
         self._process = process.Process(pid)
-        self.mappings = self._process.mappings()
+        self.mappings, self.facts = self._process.mappings(), self._process.facts
 
     def tasks(self):
         return self._process.tasks()
@@ -203,11 +204,11 @@ class Changed(memory.Reader):
         return data
 
 
-def span_with(walked, kind, least):
+def span_with(walked, kind, least, block_bytes=0):
     """(a span that has at least so many blocks of that kind of Free, their indices in the order of their list)."""
     for each in walked.ranges:
         span = walked.span_of(each) if each.state == "used" else None
-        if span is not None and span.kind == "small":
+        if span is not None and span.kind == "small" and span.block_bytes >= block_bytes:
             free, _ = walked.free_blocks(span)
             found = sorted((places[0].place, index) for index, places in free.items() if places[0].kind == kind)
             if len(found) >= least and len({free[index][0].where for _, index in found}) == 1:
@@ -215,8 +216,8 @@ def span_with(walked, kind, least):
     raise AssertionError(f"no span with {kind}")
 
 
-class DamagedListsTest(Looking):
-    """A block that is on two lists, in two bins, and the like: what is described says so."""
+class Described(Looking):
+    """What the tests of made-up damage share: a heap of a process that rests."""
 
     def of_heap(self, *arguments, **options):
         running, _ = self.entered(known_heap(*arguments, **options))
@@ -231,6 +232,10 @@ class DamagedListsTest(Looking):
     @staticmethod
     def field(walked, told, span, name):
         return walked.records + span.number * told.span_stride + getattr(told, name)
+
+
+class DamagedListsTest(Described):
+    """A block that is on two lists, in two bins, and the like: what is described says so."""
 
     def test_two_lists_that_have_grown_together(self):
         still, told = self.of_heap("352,300,50")
@@ -286,6 +291,109 @@ class DamagedListsTest(Looking):
         self.assertTrue(any(line.startswith(f"damage  {block:#x} is in a thread-cache bin, of thread ") and
                             line.endswith(", whose mark it has not") for line in lines), lines)
         self.assertTrue(any("DAMAGED: the first word, 0x0000000000000001, is not the mark" in line for line in lines))
+
+
+class UnreadTest(Described):
+    """Nothing definite is said of what cannot be read."""
+
+    def assert_line(self, lines, *parts):
+        self.assertTrue(any(all(part in line for part in parts) for line in lines), (parts, lines))
+
+    def test_a_table_of_ranges_that_ends_early(self):
+        still, told = self.of_heap("352,300,50")
+        walked = spans.Spans(still, told)
+        self.assertEqual((walked.why_not, walked.known_to), (None, walked.end))
+        rows = still.number(told.arena_rows)
+        last = walked.ranges[-1].first
+        place = rows + 8 * (last // 64 * told.row_words + told.row_blocks + last % 64)
+        start = walked.base + (last << told.slice_bits)
+        # (A word that cannot be read takes its whole row with it: the rows before that are read by themselves.)
+        for word, why in ((0, "makes no sense"), (None, "cannot be read")):
+            found = blocks.Blocks(Changed(still, {place: word}), told)
+            self.assert_line(found.describe(start), "lies in the heap, but the table of its ranges", why)
+            self.assertNotIn("is no address", found.describe(start)[0])
+            lines = found.find(0x1122334455667788)
+            self.assert_line(lines, "no live block that can be read holds")
+            self.assert_line(lines, "(not searched: the table of its ranges", why)
+        self.assertIn("is no address of this heap", found.describe(walked.end + (1 << 40))[0])
+
+    def test_a_link_and_blocks(self):
+        still, told = self.of_heap("352,300,25")
+        walked = spans.Spans(still, told)
+        # No two blocks of its list are on one page.
+        span, listed = span_with(walked, "list", 5, block_bytes=352)
+        free, _ = walked.free_blocks(span)
+        third, fifth = span.block(listed[2]), span.block(listed[4])
+        page = third // 4096 * 4096
+        live = [span.block(index) for index in range(span.carved) if index not in free]
+        beside = next(block for block in live if page <= block < page + 4096)
+        other = next(block for block in live if not page <= block < page + 4096)
+        found = blocks.Blocks(Changed(still, dict.fromkeys(range(page, page + 4096, 8))), told)
+        lines = found.describe(third)
+        self.assert_line(lines, "state   free: on the span's free list, 3 of 3")
+        self.assert_line(lines, "missing the span's free list cannot be read", f"behind {third:#x}")
+        self.assert_line(found.describe(fifth), "state   free, by its first word: a list of its span cannot be read")
+        self.assert_line(found.describe(other), "state   live, by its first word: a list of its span cannot be read")
+        self.assert_line(found.describe(beside), "state   unknown: its first word cannot be read, and a list of its span")
+        self.assert_line(found.find(1, 1000), "(not searched: 4.0 KiB of blocks, which cannot be read")
+
+    def test_a_threads_heap(self):
+        still, told = self.of_heap("352,300,50")
+        walked = spans.Spans(still, told)
+        span, listed = span_with(walked, "list", 5, block_bytes=352)
+        free, _ = walked.free_blocks(span)
+        live = next(index for index in range(span.carved) if index not in free)
+        records = still.number(told.cache_records)
+        number, = walked.marks()
+        for field in (told.cache_thread, told.cache_batches):  # the one that says whose it is, and another
+            changed = Changed(still, {records + number * told.cache_stride + field: None})
+            lines = blocks.Blocks(changed, told).describe(span.block(live))
+            self.assert_line(lines, "state   live, by its first word: not all threads' bins can be read")
+            self.assert_line(lines, "missing 1 record of threads' heaps cannot be read")
+            self.assertFalse(any("abandoned" in line for line in lines), lines)
+            looked = look.of_still(Living(still.pid, changed))
+            self.assertIn("cannot be read: the figures lack what they say", looked.note)
+
+    def test_what_leads_to_the_heap(self):
+        still, told = self.of_heap("352,300,50")
+        for name in ("arena_base", "arena_limit", "link_key"):
+            changed = Changed(still, {getattr(told, name): None})
+            with self.assertRaisesRegex(blocks.Unknown, "cannot be read"):
+                blocks.Blocks(changed, told)
+            looked = look.of_still(Living(still.pid, changed))
+            self.assertIn("cannot be read", looked.note)
+        changed = blocks.Blocks(Changed(still, {told.outside_table: None}), told)
+        self.assertIn("but the table of blocks with a mapping of their own cannot be read", changed.describe(16)[0])
+        self.assert_line(changed.find(0x1122334455667788), "(not searched: the table of blocks with a mapping")
+
+    def test_spans_records(self):
+        still, told = self.of_heap("352,300,50")
+        walked = spans.Spans(still, told)
+        span, _ = span_with(walked, "list", 5)
+        changed = blocks.Blocks(Changed(still, {walked.records + span.number * told.span_stride: None}), told)
+        self.assertIn("its record cannot be read", changed.describe(span.start + 500)[0])
+        self.assert_line(changed.find(0x1122334455667788), "(not searched: 1 span, whose record")
+
+    def test_a_core_file_that_is_cut_off(self):
+        with core_of("1024,5000,1000") as (path, _):
+            os.truncate(path, os.path.getsize(path) - (1 << 20))
+            run = top("--core", path)
+            found = json.loads(top("--json", "--core", path).stdout)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertIn("core file is cut off: 1.0 MiB of the memory that it lists are missing", found["note"])
+        self.assertIn("core file is cut off", run.stdout)
+
+    def test_a_library_that_cannot_be_read(self):
+        """Neither in the core file, nor beside it."""
+        with tempfile.TemporaryDirectory() as folder:
+            ours = shutil.copy(library(), folder)
+            with core_of("1024,500,0", config=None, has_first_pages=False) as (path, _):
+                self.assertNotIn("may be the library", look.of_still(core.Core(path)).note)
+            with core_of("1024,500,0", config=ours, has_first_pages=False) as (path, _):
+                os.remove(ours)
+                still = core.Core(path)
+                self.assertIn(f"{ours}, which may be the library, cannot be read", look.of_still(still).note)
+                still.close()
 
 
 class SpansTest(Looking):

@@ -54,7 +54,7 @@ def known_heap(*arguments, config="standard", program=KNOWN_HEAP):
     environment = dict(os.environ, SPANALLOC_CLOCK="still")
     environment.pop("LD_PRELOAD", None)
     if config:
-        environment["LD_PRELOAD"] = library(config)
+        environment["LD_PRELOAD"] = config if "/" in config else library(config)
     with subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                           env=environment) as running:
         lines = []

@@ -8,7 +8,7 @@ import gdb
 
 from spanalloc_cli import maps
 from spanalloc_cli.terminal import plain
-from spanalloc_cli.top import inspection, look as looks, screen
+from spanalloc_cli.top import inspection, look as looks, objects, screen
 from spanalloc_cli.top.blocks import MOST_FOUND, Blocks, Unknown
 from spanalloc_cli.top.memory import Reader
 from spanalloc_cli.top.process import ProcessFacts, Task, printable
@@ -99,7 +99,9 @@ def _blocks():
     except inspection.BadRecord as error:
         raise gdb.GdbError(f"{error}.") from None
     if found is None:
-        raise gdb.GdbError("The process does not run on a spanalloc library, or has not loaded it yet.")
+        unread = objects.unread_words(stopped, stopped.mappings)
+        raise gdb.GdbError("The process does not run on a spanalloc library, or has not loaded it yet"
+                           + (f"; {unread}." if unread else "."))
     try:
         return Blocks(stopped, found)
     except Unknown as error:

@@ -1,6 +1,7 @@
 """What there is at an address of a process that stands still, and which live blocks hold a value, in lines of text:
 what `spanalloc block` and `spanalloc find` of gdb print."""
 
+import collections
 import re
 
 from spanalloc_cli.top import heap, heaps
@@ -15,6 +16,7 @@ _MOST_DAMAGES = 8
 MOST_FOUND = 100
 
 
+_NO_OUTSIDE = "the table of blocks with a mapping of their own cannot be read"
 _AT = {"list": "on ", "bin": "in ", "none": ""}
 _OF_WORD = {"no link": "is no link", "circle": "leads in a circle", "no mark": "is not the mark of a thread-cache bin"}
 
@@ -37,6 +39,8 @@ class Blocks:
                           "not tell of single blocks")
         try:
             self._spans = Spans(still, inspection)
+        except heap.Unreadable as error:
+            raise Unknown(str(error)) from None
         except heap.NotStarted:
             raise Unknown("nothing has been allocated yet") from None
         except heap.NoConstants:
@@ -65,6 +69,8 @@ class Blocks:
     def describe(self, address):
         """The lines on an address."""
         each = self._spans.range_at(address)
+        if each is None and self._spans.why_not and self._spans.known_to <= address < self._spans.end:
+            return [f"{address:#x} lies in the heap, but {self._table_words()}"]
         if each is None:
             return self._outside_arena(address)
         if each.state != "used":
@@ -84,15 +90,23 @@ class Blocks:
                     *self._holds(span.block(index), span.block_bytes), self._span_line(span)]
         return self._small(span, index, address)
 
+    def _table_words(self):
+        spans = self._spans
+        return (f"the table of its ranges {spans.why_not} from that of {spans.known_to:#x} on: nothing is known of the "
+                f"{amount(spans.end - spans.known_to)} behind")
+
     def _small(self, span, index, address):
         free, damages = self._spans.free_blocks(span)
         lines = [self._block_line(span, index, address), f"state   {self._state(span, index, free, damages)}"]
         lines += self._link_lines(span, index, free, damages)
         lines += self._holds(span.block(index), span.block_bytes)
         lines.append(self._span_line(span, free))
-        lines += [f"damage  {self._damage_words(damage)}" for damage in damages[:_MOST_DAMAGES]]
+        lines += [f"{'missing' if damage.kind == 'unread' else 'damage':8}{self._damage_words(damage)}"
+                  for damage in damages[:_MOST_DAMAGES]]
         if len(damages) > _MOST_DAMAGES:
             lines.append(f"damage  ... and {len(damages) - _MOST_DAMAGES} more")
+        if self._spans.unread_caches:
+            lines.append(f"missing {self._caches_words()}")
         for name, neighbour in (("before", index - 1), ("after", index + 1)):
             if 0 <= neighbour < span.blocks:
                 lines.append(f"{name:8}{span.block(neighbour):#x}  {self._state(span, neighbour, free, damages)}")
@@ -118,11 +132,26 @@ class Blocks:
         if found:
             times = "" if len(found) == 1 else f", {len(found)} times"
             return f"free{times}: {'; '.join(map(self._place, found))}"
-        if not damages and span.state != "withdrawn":
+        why_unsure = self._why_unsure(span, damages)
+        if why_unsure is None:
             return "live"
-        # Its list cannot be followed as far as to it, or is no more.
-        state = "free" if self._looks_free(span, index) else "live"
-        return f"{state}, by its first word: the lists of its span are damaged"
+        looks_free = self._looks_free(span, index)
+        if looks_free is None:
+            return f"unknown: its first word cannot be read, and {why_unsure}"
+        return f"{'free' if looks_free else 'live'}, by its first word: {why_unsure}"
+
+    def _why_unsure(self, span, damages):
+        """Why a block of the span may be free though nothing that could be read has it. None: it may not."""
+        if span.state == "withdrawn" or any(damage.kind != "unread" for damage in damages):
+            return "the lists of its span are damaged"
+        if damages:
+            return "a list of its span cannot be read to its end"
+        return "not all threads' bins can be read" if self._spans.unread_caches else None
+
+    def _caches_words(self):
+        caches = self._spans.unread_caches
+        which = "all" if None in caches else f"{len(caches)} {'records' if len(caches) > 1 else 'record'}"
+        return f"{which} of threads' heaps cannot be read: blocks in their bins and batches are not known"
 
     def _place(self, free):
         """Where a free block is, in words."""
@@ -138,14 +167,17 @@ class Blocks:
         return {"no link": f"{where} ends at {damage.block:#x}, whose first word is no link",
                 "circle": f"{where} leads in a circle from {damage.block:#x} on",
                 "no mark": f"{damage.block:#x} is in {where}, whose mark it has not",
+                "unread": f"{where} cannot be read behind {damage.block:#x}: what follows there is not known",
                 "no block": f"{where} leads to {damage.block:#x}, where no block is"}[damage.kind]
 
     def _looks_free(self, span, index):
-        """Whether its first word is a link, which that of a live block is by chance alone."""
+        """Whether its first word is a link, which that of a live block is by chance alone. None: it cannot be read."""
         block = span.block(index)
         word = self._memory.number(block)
-        kind, to = self._spans.decode(block, word) if word is not None else ("to", None)
-        return kind != "to" or to is not None and span.is_block(to)
+        if word is None:
+            return None
+        kind, to = self._spans.decode(block, word)
+        return kind != "to" or span.is_block(to)
 
     def _link_lines(self, span, index, free, damages):
         found, block = free.get(index), span.block(index)
@@ -187,6 +219,8 @@ class Blocks:
             name = f" {own.name}" if own.name else ""
             return [f"{address:#x} lies in the first-class heap{name} (sp_heap* {own.address:#x})",
                     "        of blocks of such heaps nothing more is known"]
+        if not self._spans.outside_is_read:
+            return [f"{address:#x} is in no span, but {_NO_OUTSIDE}"]
         return [f"{address:#x} is no address of this heap"]
 
     # ---- a value ----
@@ -195,30 +229,32 @@ class Blocks:
         """The lines on live blocks that hold the word `value`."""
         needle = value.to_bytes(8, "little")
         found, free_too, is_cut = [], 0, False
+        missing = collections.Counter()  # what could not be read
         for each in self._spans.ranges:
             if each.state != "used" or is_cut:
                 continue
             span = self._spans.span_of(each)
+            missing["spans"] += span.kind == "torn"
             if span.kind not in ("small", "large"):
                 continue
-            free = None
+            lists = None
             end = span.block(span.carved - 1) + span.block_bytes if span.carved else span.first
-            for place in self._places(needle, span.first, end):
-                if free is None:
-                    free, damages = self._spans.free_blocks(span) if span.kind == "small" else ({}, [])
-                    damages = damages or span.state == "withdrawn"
+            for place in self._places(needle, span.first, end, missing):
+                lists = lists or (self._spans.free_blocks(span) if span.kind == "small" else ({}, []))
                 index = span.index_at(place)
                 if index is None:
                     continue
-                if index in free or damages and self._looks_free(span, index):
+                is_free = self._is_free(span, index, *lists)
+                if is_free:
                     free_too += 1
                     continue
                 if len(found) == most:
                     is_cut = True
                     break
-                found.append(self._found(span.block(index), span.block_bytes, place))
+                found.append(self._found(span.block(index), span.block_bytes, place)
+                             + ("" if is_free is False else ", of which is not known whether it is live"))
         for block, size, _, _ in self._spans.outside():
-            for place in self._places(needle, block, block + size):
+            for place in self._places(needle, block, block + size, missing):
                 is_cut = is_cut or len(found) == most
                 if is_cut:
                     break
@@ -227,21 +263,47 @@ class Blocks:
             found.append(f"... cut at {most}: there are more")
         if free_too:
             found.append(f"(and {free_too} times in free blocks)")
-        return found or [f"no live block holds {value:#x}"]
+        not_read = [f"(not searched: {words})" for words in self._missing_words(missing)]
+        if not found:
+            found.append(f"no live block{' that can be read' if not_read else ''} holds {value:#x}")
+        return found + not_read
+
+    def _is_free(self, span, index, free, damages):
+        """None: that is not known."""
+        if index in free:
+            return True
+        if span.kind == "large" or self._why_unsure(span, damages) is None:
+            return False
+        return self._looks_free(span, index)
+
+    def _missing_words(self, missing):
+        if self._spans.why_not:
+            yield self._table_words()
+        if missing["spans"]:
+            spans = "1 span, whose record" if missing["spans"] == 1 else f"{missing['spans']} spans, whose records"
+            yield f"{spans} cannot be read or make no sense"
+        if missing["bytes"]:
+            yield f"{amount(missing['bytes'])} of blocks, which cannot be read"
+        if not self._spans.outside_is_read:
+            yield _NO_OUTSIDE
 
     @staticmethod
     def _found(block, size, place):
         return f"{place:#x}: at byte {place - block} of the block {block:#x}, {size} bytes"
 
-    def _places(self, needle, start, end):
-        """Addresses of aligned words in [start, end) that are `needle`; pages that cannot be read hold none."""
+    def _places(self, needle, start, end, missing):
+        """Addresses of aligned words in [start, end) that are `needle`; pages that cannot be read are counted in `missing`.
+        """
         at = start
         while at < end:
             size = min(_PIECE, end - at)
             data = self._memory.read(at, size)
             if data is None:
                 size = min(_PAGE - at % _PAGE, size)
-                data = self._memory.read(at, size) or b""
+                data = self._memory.read(at, size)
+                if data is None:
+                    missing["bytes"] += size
+                    data = b""
             data = bytes(data)
             place = data.find(needle)
             while place >= 0:

@@ -16,6 +16,7 @@ from spanalloc_cli import maps
 from spanalloc_cli.doctor import elf
 from spanalloc_cli.top.memory import CannotRead, Reader
 from spanalloc_cli.top.process import ProcessFacts, Task, printable
+from spanalloc_cli.top.screen import amount
 
 _ELF_CORE = 4
 _NT_PRSTATUS, _NT_PRPSINFO, _NT_FILE, _NT_ARM_TLS = 1, 3, 0x46494C45, 0x401
@@ -37,6 +38,7 @@ class Core(Reader):
 
     def __init__(self, path):
         self.path = path
+        self.warnings = []
         self.mappings, self.threads, self.pid, self.name, self.command = [], [], None, "", []
         self._files = {}
         try:
@@ -122,6 +124,10 @@ class Core(Reader):
         loads = sorted((s for s in segments if s.kind == elf.LOAD and s.file_size), key=lambda s: s.address)
         self._pieces = [_Piece(s.address, s.address + s.file_size, None, s.offset) for s in loads]
         self._starts = [piece.start for piece in self._pieces]
+        size = os.fstat(self._file.fileno()).st_size
+        missing = sum(min(s.file_size, max(s.offset + s.file_size - size, 0)) for s in loads)
+        if missing:
+            self.warnings.append(f"the core file is cut off: {amount(missing)} of the memory that it lists are missing")
         for segment in segments:
             if segment.kind == elf.NOTE and segment.file_size <= _MOST_NOTES:
                 self._read_notes(self._at(segment.offset, segment.file_size), segment.alignment)

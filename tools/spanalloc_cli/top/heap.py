@@ -31,6 +31,10 @@ class NotStarted(Exception):
     """The heap has not begun."""
 
 
+class Unreadable(Exception):
+    """Where the heap is cannot be read; the text says what."""
+
+
 class NoConstants(Exception):
     """The library's constants cannot be read."""
 
@@ -93,6 +97,7 @@ class Lists:
     def __init__(self, memory, key, most_pages=8192, most_blocks=400_000):
         self._memory, self._key = memory, key
         self.pages_left, self.blocks_left = most_pages, most_blocks
+        self.unread = 0  # pages
 
     def length(self, first, span_start, size_class):
         """How many blocks; None: unknown. `first`: an address."""
@@ -110,6 +115,7 @@ class Lists:
                 self.pages_left -= 1
                 data = self._memory.read(page, _PAGE)
                 if data is None:
+                    self.unread += 1
                     return None
                 words = pages[page] = data.cast("Q")
             self.blocks_left -= 1
@@ -151,29 +157,42 @@ def read_classes(memory, i):
     return found
 
 
+def places_of(memory, i):
+    """(address of slice 0, of its rows, of the slices' records)."""
+    places = [memory.number(place) for place in (i.arena_base, i.arena_rows, i.span_records)]
+    if None in places:
+        raise Unreadable("the words that say where the heap is cannot be read")
+    if 0 in places:
+        raise NotStarted
+    return places
+
+
 class Heap:
-    """One walk; NotStarted or NoConstants where there can be none. `classes`: [ClassFigures], smallest blocks first;
+    """One walk; NotStarted, Unreadable or NoConstants where there can be none. `classes`: [ClassFigures], smallest blocks first;
     `threads`: {cache number: ThreadFigures} of living ones, one object a thread; `totals`; `torn`: how many records
-    could not be right."""
+    could not be right; `unread`: how many pieces of what it walks over could not be read (where a process goes on, that
+    may be what has ended meanwhile; and gaps are among them)."""
 
     def __init__(self, memory, inspection):
         self._memory, self._i = memory, inspection
         self.totals = Totals()
-        self.torn = 0
-        base = memory.number(inspection.arena_base)
-        rows = memory.number(inspection.arena_rows)
-        records = memory.number(inspection.span_records)
-        if not base or not rows or not records:
-            raise NotStarted
-        self._base, self._rows, self._records = base, rows, records
+        self.torn = self.unread = 0
+        self._base, self._rows, self._records = places_of(memory, inspection)
         self._classes = read_classes(memory, inspection)
         self._figures = [ClassFigures(size_class) for size_class in self._classes]
-        self._lists = Lists(memory, memory.number(inspection.link_key) or 0)
+        self._lists = Lists(memory, self._number(inspection.link_key))
         self.threads = {}
         self._read_caches()
         self._walk()
         self._count_kept()
         self._finish()
+        self.unread += self._lists.unread
+
+    def _number(self, place, size=8):
+        """0 where it cannot be read."""
+        number = self._memory.number(place, size)
+        self.unread += number is None
+        return number or 0
 
     @property
     def classes(self):
@@ -183,11 +202,11 @@ class Heap:
 
     def _read_caches(self):
         i, memory = self._i, self._memory
-        records, end = memory.number(i.cache_records), memory.number(i.cache_end, 4)
-        self._caches = records or 0
+        records, end = self._number(i.cache_records), self._number(i.cache_end, 4)
+        self._caches = records
         if not records or not end:
             return
-        forks = memory.number(i.cache_forks, 4)
+        forks = self._number(i.cache_forks, 4)
         end = min(end, _MOST_CACHES)
         heads = memory.read_each([(records + n * i.cache_stride + offset, size) for n in range(end)
                                   for offset, size in ((i.cache_thread, 8), (i.cache_forks_of, 4))])
@@ -195,7 +214,8 @@ class Heap:
         for n in range(end):
             mark, its_forks = heads[2 * n], heads[2 * n + 1]
             if mark is None or its_forks is None:
-                continue  # a gap
+                self.unread += 1  # or a gap
+                continue
             mark = int.from_bytes(mark, "little")
             if mark and int.from_bytes(its_forks, "little") == forks:
                 self.threads[n] = of_mark.setdefault(mark, ThreadFigures(n, mark))
@@ -210,7 +230,9 @@ class Heap:
         batches = []  # (thread, span, blocks)
         records = self._memory.read_each([(self._caches + number * stride, stride) for number in numbers])
         for number, data in zip(numbers, records):
-            if data is not None:
+            if data is None:
+                self.unread += 1
+            else:
                 thread = self.threads[number]
                 self._count_magazines(thread, data)
                 self._count_loans(thread, data)
@@ -268,9 +290,9 @@ class Heap:
 
     def _walk(self):
         memory, i = self._memory, self._i
-        limit = min(memory.number(i.arena_limit) or 0, _MOST_SLICES)
-        records = min(memory.number(i.span_end) or 0, limit)
-        outside = [memory.number(place) or 0 for place in (i.outside_objects, i.outside_bytes)]
+        limit = min(self._number(i.arena_limit), _MOST_SLICES)
+        records = min(self._number(i.span_end), limit)
+        outside = [self._number(place) for place in (i.outside_objects, i.outside_bytes)]
         if outside[0] <= _MOST_OUTSIDE and outside[1] < 1 << 47:
             self.totals.large_objects += outside[0]
             self.totals.large_bytes += outside[1]
@@ -285,6 +307,7 @@ class Heap:
             rows = memory.read(self._rows + first // 64 * row_bytes, size)
             if rows is None:
                 self.torn += 1
+                self.unread += 1
                 return
             used = []
             unit = self._walk_rows(rows.cast("Q"), first, unit, end, limit, used)
@@ -367,6 +390,7 @@ class Heap:
             first, _, view = runs[at]
             if view is None:
                 self.torn += 1
+                self.unread += 1
             else:
                 self._count_span(number, slices, view, (number - first) * stride)
 

@@ -2,7 +2,7 @@
 
 import collections
 
-from spanalloc_cli.top import heap, heaps, inspection
+from spanalloc_cli.top import heap, heaps, inspection, objects
 from spanalloc_cli.top.memory import Memory
 from spanalloc_cli.top.process import Process, thread_records, threads_by_mark
 
@@ -15,7 +15,7 @@ _ALL_THERE_IS = "what /proc knows is all there is to see"
 class Look:
     """`facts`: ProcessFacts; `inspection`: the heap's record, None: no library of ours was found; `totals`, `classes`,
     `threads`: None where the heap does not tell; `heaps`: first-class heaps (heaps.Heaps), None where the library does
-    not tell; `note`: why it does not; `torn`: see heap.Heap; `is_loaded`: whether
+    not tell; `note`: why it does not, or what is missing; `torn`, `unread`: see heap.Heap; `is_loaded`: whether
     the program had its libraries."""
 
     def __init__(self, facts):
@@ -23,7 +23,7 @@ class Look:
         self.inspection = self.totals = self.classes = self.threads = self.heaps = None
         self.note = None
         self.is_loaded = True
-        self.torn = 0
+        self.torn = self.unread = 0
 
     def find(self, memory, mappings):
         """The heap's record; `note` says why there is none."""
@@ -50,11 +50,15 @@ class Look:
         except heap.NotStarted:
             self.note = "nothing has been allocated yet"
             return False
+        except heap.Unreadable as error:
+            self.note = str(error)
+            return False
         except heap.NoConstants:
             self.note = f"the constants of {self.inspection.path} cannot be read: it is gone, or is another file by now"
             return True
         self.totals, self.classes = walked.totals, walked.classes
         self.torn += walked.torn
+        self.unread = walked.unread
         self.threads = _threads(walked.threads, tasks(), records)
         return True
 
@@ -130,6 +134,9 @@ def of_still(still):
     look.find(still, still.mappings)
     if look.inspection is not None and not look.note:
         look.read(still, still.tasks, lambda _: still.thread_records())
+    notes = [look.note, objects.unread_words(still, still.mappings) if look.inspection is None else None, look.unread and f"{look.unread} pieces of the heap's records or lists cannot be read: the figures "
+             "lack what they say", *still.warnings]
+    look.note = "; ".join(filter(None, notes)) or None
     return look
 
 

@@ -23,7 +23,10 @@ class _Iovec(ctypes.Structure):
 
 class Reader:
     """Addresses are numbers in the process. What cannot be read there is None: it was unmapped, or never was memory. A
-    kind of memory has one of read() and read_each() at least; what is read is a memoryview of bytes."""
+    kind of memory has one of read() and read_each() at least; what is read is a memoryview of bytes. `warnings`: what to
+    say of it as a whole, as far as it has been read."""
+
+    warnings = ()
 
     def read(self, address, size):
         return self.read_each([(address, size)])[0]

@@ -55,6 +55,13 @@ def starts(mappings):
             if mapping.offset == 0 and mapping.path.startswith("/")]
 
 
+def unread_words(memory, mappings):
+    """Why a record may be there though heap_records() has found none; None: it cannot."""
+    unread = sorted({path for path, start in starts(mappings) if memory.read(start, 64) is None})
+    more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return f"{unread[0]}{more}, which may be the library, cannot be read" if unread else None
+
+
 def heap_records(memory, mappings):
     """[(address, path)] of the records to which our notes lead."""
     found = []

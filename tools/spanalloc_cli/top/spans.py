@@ -15,6 +15,7 @@ _PAGE = 4096
 _ROWS = 256  # of the arena's table, that are read together
 _MOST_CACHES = 1 << 18
 _MOST_SLICES = 1 << 32
+_MOST_OUTSIDE = 1 << 21
 _NO_END = 8  # set in addresses where lists end
 
 Range = collections.namedtuple("Range", "first slices state")  # of slices; `state`: used, free, decommitted or lost
@@ -22,7 +23,7 @@ Range = collections.namedtuple("Range", "first slices state")  # of slices; `sta
 Free = collections.namedtuple("Free", "kind where place of", defaults=(0, 0))
 # What is wrong at a block that `free` has. `kind`: "no link" (its first word is none), "circle" (it leads back into its own
 # list), "no mark" (it is in a bin without a bin's mark), "twice" (`also` has it, too), "no block" (the list begins there,
-# where no block is).
+# where no block is), "unread" (its first word, so that nothing is known of what is behind it on its list).
 Damage = collections.namedtuple("Damage", "kind free block word also", defaults=(None, None))
 
 
@@ -59,48 +60,63 @@ class Span:
 
 
 class Spans:
-    """`memory`: a memory.Reader. heap.NotStarted, heap.NoConstants where there is nothing to see."""
+    """`memory`: a memory.Reader. `known_to`: the address behind the last range that the heap's table tells of; `end`: behind
+    the last one that there is; `why_not`: why there are others, None where there are none; `unread_caches`: the
+    numbers of threads' heaps whose records cannot be read, None where that is so of all; `outside_is_read`: whether the table of outside() could be. heap.NotStarted,
+    heap.NoConstants, heap.Unreadable where there is nothing to see."""
 
     def __init__(self, memory, inspection):
         self._memory, self._i = memory, inspection
-        base, rows, records = (memory.number(place) for place in (
-            inspection.arena_base, inspection.arena_rows, inspection.span_records))
-        if not base or not rows or not records:
-            raise heap.NotStarted
-        self.base, self._rows, self.records = base, rows, records
-        self.limit = min(memory.number(inspection.arena_limit) or 0, _MOST_SLICES)
+        self.base, self._rows, self.records = heap.places_of(memory, inspection)
+        limit, self.key = memory.number(inspection.arena_limit), memory.number(inspection.link_key)
+        if limit is None or self.key is None:
+            raise heap.Unreadable("how large the heap is, or the key of its lists, cannot be read")
+        self.limit = min(limit, _MOST_SLICES)
         self.classes = heap.read_classes(memory, inspection)
-        self.key = memory.number(inspection.link_key) or 0
-        self._caches = self._kept = None
+        self._caches = self._kept = self.why_not = None
+        self.unread_caches, self.outside_is_read = set(), True
         self.ranges = list(self._walk())
         self._firsts = [each.first for each in self.ranges]
+        last = self.ranges[-1] if self.ranges else Range(1, 0, "")
+        self.known_to, self.end = (self.base + (unit << inspection.slice_bits) for unit in (
+            last.first + last.slices, self.limit))
 
     # ---- the arena ----
 
     def _walk(self):
         i = self._i
-        rows, at_row, unit = None, 0, 1  # slice 0 is never handed out
-        row_bytes = 8 * i.row_words
+        rows, at_row, end_row, unit = None, 0, 0, 1  # slice 0 is never handed out
         while unit < self.limit:
             row = unit // 64
-            if rows is None or row >= at_row + _ROWS:
+            if row >= end_row:
+                rows, end_row = self._rows_from(row)
                 at_row = row
-                units = min(_ROWS * 64, self.limit - row * 64)
-                size = (units + 63) // 64 * row_bytes - 8 * (-units % 64)  # the last row has existing slices only
-                data = self._memory.read(self._rows + row * row_bytes, size)
-                if data is None:
+                if rows is None:
+                    self.why_not = "cannot be read"
                     return
-                rows = data.cast("Q")
             at, bit = (row - at_row) * i.row_words, unit % 64
             word = rows[at + i.row_blocks + bit]
             size = word >> i.block_size_shift
             if size == 0 or unit + size > self.limit:
+                self.why_not = "makes no sense"
                 return
             is_used = word & i.block_state_mask == i.block_used
             is_lost, is_gone = (rows[at + which] >> bit & 1 for which in (i.row_lost, i.row_unmapped))
             yield Range(unit, size, "free" if not is_used else "lost" if is_lost else
                         "decommitted" if is_gone else "used")
             unit += size
+
+    def _rows_from(self, row):
+        """(their words, the number behind the last one), of some rows; of one where not all can be read."""
+        row_bytes = 8 * self._i.row_words
+        for most in (_ROWS, 1):
+            units = min(most * 64, self.limit - row * 64)
+            count = (units + 63) // 64
+            # The last row has existing slices only.
+            data = self._memory.read(self._rows + row * row_bytes, count * row_bytes - 8 * (-units % 64))
+            if data is not None:
+                return data.cast("Q"), row + count
+        return None, 0
 
     def range_at(self, address):
         """The Range that has the address; None: none has."""
@@ -118,6 +134,7 @@ class Spans:
         span = Span(each.first, self.base + (each.first << i.slice_bits), each.slices << i.slice_bits)
         data = self._memory.read(self.records + each.first * i.span_stride, i.span_stride)
         if data is None:
+            span.state = "its record cannot be read"
             return span
         word, first, purged = (_number(data, at, 8) for at in (i.span_word, i.span_first, i.span_purged))
         state, owner, c = word >> i.word_state_shift & 3, word >> i.word_owner_shift, data[i.span_class]
@@ -150,7 +167,7 @@ class Spans:
         span.lists = tuple(_number(data, at, 8) for at in (i.span_list, i.span_rest))
         is_retired = data[i.span_retired] != 0
         span.state = "withdrawn" if is_retired else "owned" if state == 1 else "shared"
-        if not is_retired and not self.mark_of(owner):
+        if not is_retired and not self.mark_of(owner) and self.unread_caches.isdisjoint((owner, None)):
             span.state, span.owner = "abandoned", None
         return span
 
@@ -159,11 +176,14 @@ class Spans:
         if self._caches is None:
             self._caches = {}
             i, memory = self._i, self._memory
-            records = memory.number(i.cache_records)
-            end = min(memory.number(i.cache_end, 4) or 0, _MOST_CACHES) if records else 0
-            for n in range(end):
+            records, end = memory.number(i.cache_records), memory.number(i.cache_end, 4)
+            if records is None or end is None:
+                self.unread_caches.add(None)
+            for n in range(min(end or 0, _MOST_CACHES) if records else 0):
                 mark = memory.number(records + n * i.cache_stride + i.cache_thread)
-                if mark:
+                if mark is None:
+                    self.unread_caches.add(n)
+                elif mark:
                     self._caches[n] = mark
         return self._caches
 
@@ -180,7 +200,9 @@ class Spans:
             records, stride = self._memory.number(self._i.cache_records), self._i.cache_stride
             for number in self.marks():
                 data = self._memory.read(records + number * stride, stride)
-                if data is not None:
+                if data is None:
+                    self.unread_caches.add(number)
+                else:
                     self._add_batches(number, data)
                     self._add_loans_and_bins(number, data)
         return self._kept
@@ -226,10 +248,9 @@ class Spans:
         """(address, bytes, start of its mapping, bytes of that) of each block with a mapping of its own."""
         i, memory = self._i, self._memory
         table = memory.number(i.outside_table)
-        count = memory.number(table) if table else 0
-        if not count or count > 1 << 21:
-            return []
-        data = memory.read(table + 16, 16 * count)
+        count = memory.number(table) if table else table
+        data = memory.read(table + 16, 16 * count) if count and count <= _MOST_OUTSIDE else None
+        self.outside_is_read = count == 0 or data is not None
         found = []
         for address, packed in struct.iter_unpack("<2Q", data) if data is not None else ():
             if address > 1:
@@ -298,13 +319,14 @@ class _FreeBlocks:
             if places and places[-1].kind == "none":  # purged: its list ends before it
                 break
             word = self._word(at)
-            if word is None:
-                break
             free = Free("list", where, len(found) + 1)
             if places and not has_joined:  # from here on they are one list
                 self._damage("twice", free, at, word, places[-1])
                 has_joined = True
             found[index] = free.place
+            if word is None:
+                self._damage("unread", free, at)
+                break
             kind, to = self._spans.decode(at, word)
             is_last = kind == "end"
             if not is_last and (kind != "to" or not span.is_block(to) or span.index_at(to) in found):
