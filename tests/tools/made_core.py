@@ -26,10 +26,32 @@ def _notes(pid, mappings):
         yield _note(_PRSTATUS, bytes(status))
     words = " ".join(running.command()).encode()[:79]
     yield _note(_PRPSINFO, struct.pack("<24xi12x16s80s", pid, running.facts().name.encode()[:15], words))
-    files = [mapping for mapping in mappings if mapping.path.startswith("/")]
-    table = struct.pack("<2Q", len(files), _PAGE)
-    table += b"".join(struct.pack("<3Q", m.start, m.end, m.offset // _PAGE) for m in files)
-    yield _note(_FILE, table + b"".join(m.path.encode() + b"\0" for m in files))
+    yield _files((m.start, m.end, m.offset // _PAGE, m.path) for m in mappings if m.path.startswith("/"))
+
+
+def _files(rows):
+    rows = list(rows)
+    table = struct.pack("<2Q", len(rows), _PAGE) + b"".join(struct.pack("<3Q", *row[:3]) for row in rows)
+    return _note(_FILE, table + b"".join(row[3].encode() + b"\0" for row in rows))
+
+
+def of_rows(files, loads):
+    """The bytes of a core file without memory: `files` are the rows of its table of files, `loads` (address, offset, bytes)
+    of the segments that it says it has."""
+    return b"".join(_heads(loads, _files(files)))
+
+
+def _heads(loads, notes):
+    """Of the file, of the segments, and the notes. Offsets are kept; None: behind what was before."""
+    count = len(loads) + 1
+    at = 64 + 56 * count
+    yield struct.pack("<16s2HI3QI6H", b"\x7fELF\x02\x01\x01", 4, 62, 1, 0, 64, 0, 0, 64, 56, count, 0, 0, 0)
+    yield struct.pack("<2I6Q", _NOTE, 0, at, 0, 0, len(notes), 0, 4)
+    at += len(notes)
+    for address, offset, size in loads:
+        yield struct.pack("<2I6Q", _LOAD, 6, at if offset is None else offset, address, 0, size, size, 1)
+        at += size if offset is None else 0
+    yield notes
 
 
 def write(pid, path, has_first_pages=True):
@@ -49,14 +71,7 @@ def write(pid, path, has_first_pages=True):
         if data is not None:
             pieces.append((mapping.start, bytes(data)))
     notes = b"".join(_notes(pid, mappings))
-    offset = 64 + 56 * (len(pieces) + 1)
-    head = struct.pack("<16s2HI3QI6H", b"\x7fELF\x02\x01\x01", 4, 62, 1, 0, 64, 0, 0, 64, 56, len(pieces) + 1, 0, 0, 0)
-    rows = [struct.pack("<2I6Q", _NOTE, 0, offset, 0, 0, len(notes), 0, 4)]
-    at = offset + len(notes)
-    for address, data in pieces:
-        rows.append(struct.pack("<2I6Q", _LOAD, 6, at, address, 0, len(data), len(data), 1))
-        at += len(data)
     with open(path, "wb") as file:
-        file.write(head + b"".join(rows) + notes)
+        file.writelines(_heads([(address, None, len(data)) for address, data in pieces], notes))
         for _, data in pieces:
             file.write(data)

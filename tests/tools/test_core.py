@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
@@ -135,6 +136,54 @@ class CoreTest(Looking):
             run = top("--core", path)
             self.assertEqual((run.returncode, run.stdout), (125, ""), path)
             self.assertIn(said, run.stderr)
+
+    def core_with(self, files, loads=()):
+        """A path of a made-up core file. `files`: [(start, end, offset in pages, path)]; `loads`: [(address, offset, bytes)].
+        """
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "core")
+        with open(path, "wb") as file:
+            file.write(made_core.of_rows(files, loads))
+        return path
+
+    def test_paths_that_are_no_files(self):
+        """A core file may name any: none is opened that does something, or blocks, and none ends the command."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, link = os.path.join(folder, "pipe"), os.path.join(folder, "link")
+            os.mkfifo(pipe)
+            os.symlink(pipe, link)
+            for named in (pipe, link, "/dev/ptmx", "/dev/net/tun", "/proc/self/mem", "/proc/kmsg", "/dev/zero", folder,
+                          "/nonexistent", os.path.join(COMMAND, "x"), "/" + "x" * 5000):
+                path = self.core_with([(0x10000, 0x20000, 0, named)])
+                run = top("--json", "--core", path, timeout=60)
+                self.assertEqual((run.returncode, run.stderr), (0, ""), named)
+                still = core.Core(path)
+                opened = os.open
+                with unittest.mock.patch.object(os, "open", lambda path, *more: self.assert_regular(path) or opened(
+                        path, *more)):
+                    self.assertIn(still.read(0x10000, 64), (None,), named)
+                still.close()
+            run = top("--core", pipe, timeout=60)
+            self.assertEqual((run.returncode, run.stdout), (125, ""))
+            self.assertIn("no core file", run.stderr)
+
+    def assert_regular(self, path):
+        self.assertTrue(os.path.isfile(path) or os.path.isdir(path), path)
+
+    def test_damaged_offsets(self):
+        """Of files and of segments: what lies there cannot be read, and that is all."""
+        absurd = (1 << 50, 1 << 60, (1 << 63) - 10, 1 << 63, (1 << 64) - 1)
+        for number in absurd:
+            for files, loads in (([(0x10000, 0x20000, number, KNOWN_HEAP)], []), ([], [(0x10000, number, 0x10000)]),
+                                 ([(0x10000, number, 0, KNOWN_HEAP)], []), ([], [(0x10000, 0x1000, number)]),
+                                 ([(number, number + 1 & (1 << 64) - 1, 0, KNOWN_HEAP)], []), ([], [(number, 0, 64)])):
+                still = core.Core(self.core_with(files, loads))
+                for address in (0x10000, 0x11000, number, number - 1):
+                    found = still.read(address, 0x100)
+                    self.assertTrue(found is None or len(found) == 0x100, (files, loads, address))
+                self.assertIsNotNone(look.of_still(still).note)
+                still.close()
 
     def test_words_that_do_not_fit(self):
         for words in (("--core", "core", "1"), ("--core", "core", "--", "true"), ("--core",)):

@@ -9,7 +9,9 @@ The format: elf(5); core(5); struct elf_prstatus and elf_prpsinfo of sys/procfs.
 
 import bisect
 import collections
+import errno
 import os
+import stat
 import struct
 
 from spanalloc_cli import maps
@@ -24,6 +26,8 @@ _THREAD_AT, _REGISTERS_AT = 32, 112  # in struct elf_prstatus: pr_pid, pr_reg
 _FS_BASE = 21  # among the registers of x86-64
 _PID_AT, _NAME_AT, _ARGUMENTS_AT, _ARGUMENTS = 24, 40, 56, 80  # in struct elf_prpsinfo
 _PAGE = 4096
+_MOST_PAGE = 1 << 30
+_MOST = (1 << 62) - 1  # addresses and offsets beyond that are damaged: no sum of two is too much for pread()
 _MOST_NOTES = 1 << 30
 _MOST_SEGMENTS = 1 << 20
 _EXTENDED = 0xFFFF  # the count of segments stands in the first section header
@@ -42,9 +46,9 @@ class Core(Reader):
         self.mappings, self.threads, self.pid, self.name, self.command = [], [], None, "", []
         self._files = {}
         try:
-            self._file = open(path, "rb")  # pylint: disable=consider-using-with
+            self._file = _opened_regular(path)
         except OSError as error:
-            raise CannotRead(f"{path}: {os.strerror(error.errno)}") from error
+            raise CannotRead(f"{path}: {error.strerror}") from error
         try:
             self._read_core()
         except OSError as error:
@@ -83,7 +87,7 @@ class Core(Reader):
                 piece = pieces[at]
                 file = self._file if piece.file is None else self._opened(piece.file)
                 if file is not None:
-                    return os.pread(file.fileno(), min(size, piece.end - address), piece.offset + address - piece.start)
+                    return _bytes_of(file, min(size, piece.end - address), piece.offset + address - piece.start)
         return b""
 
     def _opened(self, path):
@@ -92,15 +96,18 @@ class Core(Reader):
             self._files[path] = None
             start = next((m.start for m in self.mappings if m.path == path and m.offset == 0), None)
             try:
-                file = open(path, "rb")  # pylint: disable=consider-using-with
-            except OSError:
+                file = _opened_regular(path)
+            except (OSError, ValueError):  # ValueError: it is no path
+                return None
+            if os.fstat(file.fileno()).st_size == 0:  # of /proc, where to read may take something away
+                file.close()
                 return None
             at = bisect.bisect_right(self._starts, start) - 1 if start is not None else -1
             has_first = at >= 0 and start + 64 <= self._pieces[at].end
             if has_first:
                 piece = self._pieces[at]
-                here = os.pread(self._file.fileno(), min(_PAGE, piece.end - start), piece.offset + start - piece.start)
-                if here != os.pread(file.fileno(), len(here), 0):
+                here = _bytes_of(self._file, min(_PAGE, piece.end - start), piece.offset + start - piece.start)
+                if here != _bytes_of(file, len(here), 0):
                     file.close()
                     return None
             self._files[path] = file
@@ -122,7 +129,8 @@ class Core(Reader):
         self.machine = elf.MACHINES.get(machine, f"processor {machine}")
         segments = self._segments(head)
         loads = sorted((s for s in segments if s.kind == elf.LOAD and s.file_size), key=lambda s: s.address)
-        self._pieces = [_Piece(s.address, s.address + s.file_size, None, s.offset) for s in loads]
+        self._pieces = [_Piece(s.address, s.address + s.file_size, None, s.offset) for s in loads
+                        if s.address <= _MOST and s.offset <= _MOST and s.file_size <= _MOST]
         self._starts = [piece.start for piece in self._pieces]
         size = os.fstat(self._file.fileno()).st_size
         missing = sum(min(s.file_size, max(s.offset + s.file_size - size, 0)) for s in loads)
@@ -181,6 +189,42 @@ class Core(Reader):
         return {number: record for number, record in self.threads if record}
 
 
+def _opened_regular(path):
+    """OSError where there is none: a core file may name any path, and to open a device or a pipe does something, or
+    blocks. (So stat() comes first.) A folder is left to the first read."""
+    def expect(mode):
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise OSError(errno.ENOTSUP, "is no core file")
+
+    expect(os.stat(path).st_mode)
+    place = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        expect(os.fstat(place).st_mode)
+    except OSError:
+        os.close(place)
+        raise
+    return _File(place)
+
+
+class _File:
+    def __init__(self, place):
+        self._place = place
+
+    def fileno(self):
+        return self._place
+
+    def close(self):
+        os.close(self._place)
+
+
+def _bytes_of(file, size, offset):
+    """What can be read there of that; of /proc some files are regular, and refuse."""
+    try:
+        return os.pread(file.fileno(), size, offset)
+    except (OSError, OverflowError):
+        return b""
+
+
 def _text(data):
     return data.split(b"\0")[0].decode("utf-8", "replace")
 
@@ -188,9 +232,9 @@ def _text(data):
 def _mappings(data):
     """Those of NT_FILE: count, page size, and start, end, offset in pages of each; behind them the names."""
     count, page = struct.unpack_from("<2Q", data)
-    if count > len(data) // 24:
+    if count > len(data) // 24 or page > _MOST_PAGE:
         return []
     names = data[16 + 24 * count:].split(b"\0")
     rows = struct.iter_unpack("<3Q", data[16:16 + 24 * count])
     return [maps.Mapping(start, end, "", offset * page, os.fsdecode(name))
-            for (start, end, offset), name in zip(rows, names)]
+            for (start, end, offset), name in zip(rows, names) if start < end <= _MOST and offset * page <= _MOST - end]
