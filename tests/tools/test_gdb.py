@@ -124,6 +124,34 @@ class ProcessTest(Debugging):
         for command in odd[4:]:
             self.assertIn("is no address of this heap", says[command])
 
+    def test_programs_of_other_languages(self):
+        """The address is the same whatever language gdb takes the expression for."""
+        languages = ("c", "c++", "rust", "ada", "go", "fortran", "d", "pascal", "modula-2", "objective-c")
+        asked = [command for language in languages
+                 for command in (f"set language {language}", "spanalloc block $k", "spanalloc find $h")]
+        # Without debug information of the C library, whose types gdb would find.
+        text = self.session("set var $k = *(char**)&kept", f"set var $h = {HELD:#x}", *asked,
+                            options=("-iex", "set debug-file-directory /nonexistent")).text
+        found = [answer for command, answer in answers(text) if command == "spanalloc block $k"]
+        self.assertEqual(len(found), len(languages))
+        for language, answer in zip(languages, found):
+            self.assertRegex(answer, r"^block   0x[0-9a-f]+, 336 bytes.*\nstate   live\n", language)
+        held = [answer for command, answer in answers(text) if command == "spanalloc find $h"]
+        for language, answer in zip(languages, held):
+            self.assertEqual(answer.count("of the block"), 3, (language, answer))
+
+    def test_values_of_every_kind(self):
+        asked = ("*(char(*)[336])$k", "(char*)$k", "(long&)*(long*)&kept", "*(long*)&kept", "(unsigned long)$k")
+        session = self.session("set language c++", "set var $k = *(char**)&kept",
+                               *(f"spanalloc block {expression}" for expression in asked), "spanalloc block stands",
+                               "spanalloc block (float)1", "spanalloc block $_siginfo", "spanalloc block $nothing")
+        found = [answer for command, answer in answers(session.text) if command.startswith("spanalloc block")]
+        for expression, answer in zip(asked, found[len(BLOCKS):]):
+            self.assertRegex(answer, r"^block   0x[0-9a-f]+, 336 bytes", expression)
+        for answer in found[len(BLOCKS) + len(asked):]:
+            self.assertNotIn("Python Exception", answer)
+            self.assertNotIn("Traceback", answer)
+
     def test_a_static_program(self):
         if not STATIC:
             self.skipTest("this build has no static library")

@@ -15,6 +15,7 @@ from spanalloc_cli.top.process import ProcessFacts, Task, printable
 
 _WIDTH = 140
 _ROW = re.compile(r"^\s*0x([0-9a-f]+)\s+0x([0-9a-f]+)\s+0x[0-9a-f]+\s+0x([0-9a-f]+)\s+(?:[r-][w-][x-][ps]\s+)?(/.*)$")
+_REFERENCES = (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
 # By the architecture's name: the register that has the address of the C library's record of a thread.
 _THREAD_REGISTERS = {"i386:x86-64": ("fs_base",), "aarch64": ("tpidr", "tpidr_el0")}
 
@@ -109,13 +110,16 @@ def _blocks():
 
 
 def _value_of(expression):
-    """An expression of gdb's as 64 bits."""
+    """An expression of gdb's as 64 bits. (Types have no names here: those are another language's in a program of Rust.)
+    """
     try:
         value = gdb.parse_and_eval(expression)
-        if value.type.strip_typedefs().code == gdb.TYPE_CODE_ARRAY:
+        if value.type.strip_typedefs().code in _REFERENCES:
+            value = value.referenced_value()
+        if value.type.strip_typedefs().code in (gdb.TYPE_CODE_ARRAY, gdb.TYPE_CODE_FUNC):
             value = value.address
-        return int(value.cast(gdb.lookup_type("unsigned long"))) & (1 << 64) - 1
-    except gdb.error as error:
+        return int(value) & (1 << 64) - 1
+    except (gdb.error, TypeError, ValueError, OverflowError) as error:  # the others: of what is no number
         raise gdb.GdbError(str(error)) from None
 
 
