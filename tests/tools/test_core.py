@@ -342,6 +342,35 @@ class DamagedListsTest(Described):
         self.assertTrue(any("DAMAGED: the first word, 0x0000000000000001, is not the mark" in line for line in lines))
 
 
+class ForkedTest(Described):
+    def test_a_forks_child(self):
+        """Spans of its parent's other threads are nobody's, also where a thread of its own has the address of one's."""
+        running, (*_, child) = self.entered(known_heap("2:1000,200,100", "fork"))
+        parent, still = Living(running.pid), Living(child)
+        told = inspection.find(parent, parent.mappings)
+        walked = spans.Spans(parent, told)
+        self.assertEqual((len(walked.marks()), walked.lost), (3, set()))
+        own = spans.Spans(still, told)
+        self.assertEqual((len(own.marks()), len(own.lost)), (1, 2))
+        # One that takes the place of a lost one, as the C library gives a stack to the next thread.
+        records, forks = still.number(told.cache_records), still.number(told.cache_forks, 4)
+        place = records + min(own.lost) * told.cache_stride
+        self.assertNotEqual(still.number(place + told.cache_forks_of, 4), forks)
+        mark, = own.marks().values()
+        other = Changed(still, {place + told.cache_thread: mark})
+        for reader in (still, other):
+            found, seen = blocks.Blocks(reader, told), 0
+            for each in own.ranges:
+                span = own.span_of(each) if each.state == "used" else None
+                if span is None or span.kind != "small" or "lost at a fork" not in span.state:
+                    continue
+                text = "\n".join(found.describe(span.first))
+                self.assertRegex(text, r"span .*(owned|shared), of a thread lost at a fork; of its \d+ blocks")
+                self.assertNotIn(f"thread {child}", text)
+                seen += 1
+            self.assertGreaterEqual(seen, 2)
+
+
 class UnreadTest(Described):
     """Nothing definite is said of what cannot be read."""
 

@@ -54,6 +54,8 @@ class Blocks:
 
     def _thread(self, cache):
         """The words for the thread that has a cache."""
+        if cache in self._spans.lost:
+            return f"a thread lost at a fork (cache {cache})"
         tid = self._tids.get(cache)
         if tid is None:
             return f"a thread without a number (cache {cache})"

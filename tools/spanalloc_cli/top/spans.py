@@ -73,7 +73,7 @@ class Spans:
             raise heap.Unreadable("how large the heap is, or the key of its lists, cannot be read")
         self.limit = min(limit, _MOST_SLICES)
         self.classes = heap.read_classes(memory, inspection)
-        self._caches = self._kept = self.why_not = None
+        self._caches = self._lost = self._kept = self.why_not = None
         self.unread_caches, self.outside_is_read = set(), True
         self.ranges = list(self._walk())
         self._firsts = [each.first for each in self.ranges]
@@ -167,25 +167,37 @@ class Spans:
         span.lists = tuple(_number(data, at, 8) for at in (i.span_list, i.span_rest))
         is_retired = data[i.span_retired] != 0
         span.state = "withdrawn" if is_retired else "owned" if state == 1 else "shared"
-        if not is_retired and not self.mark_of(owner) and self.unread_caches.isdisjoint((owner, None)):
+        if not is_retired and owner in self.lost:
+            span.state, span.owner = f"{span.state}, of a thread lost at a fork", None
+        elif not is_retired and not self.mark_of(owner) and self.unread_caches.isdisjoint((owner, None)):
             span.state, span.owner = "abandoned", None
         return span
 
     def marks(self):
-        """{number of a cache: an address in its thread's storage}, of those that have a thread."""
+        """{number of a cache: an address in its thread's storage}, of those that have a thread in this process."""
         if self._caches is None:
-            self._caches = {}
+            self._caches, self._lost = {}, set()
             i, memory = self._i, self._memory
-            records, end = memory.number(i.cache_records), memory.number(i.cache_end, 4)
-            if records is None or end is None:
+            records, end, forks = memory.number(i.cache_records), *(
+                memory.number(place, 4) for place in (i.cache_end, i.cache_forks))
+            if None in (records, end, forks):
                 self.unread_caches.add(None)
             for n in range(min(end or 0, _MOST_CACHES) if records else 0):
                 mark = memory.number(records + n * i.cache_stride + i.cache_thread)
-                if mark is None:
+                its_forks = memory.number(records + n * i.cache_stride + i.cache_forks_of, 4)
+                if mark is None or its_forks is None:
                     self.unread_caches.add(n)
-                elif mark:
+                elif mark and its_forks == forks:
                     self._caches[n] = mark
+                elif mark:
+                    self._lost.add(n)
         return self._caches
+
+    @property
+    def lost(self):
+        """Numbers of caches of the parent's other threads. (Addresses in their storage may be those of a new thread's.)"""
+        self.marks()
+        return self._lost
 
     def mark_of(self, cache):
         return self.marks().get(cache)
@@ -198,7 +210,7 @@ class Spans:
         if self._kept is None:
             self._kept = collections.defaultdict(list)
             records, stride = self._memory.number(self._i.cache_records), self._i.cache_stride
-            for number in self.marks():
+            for number in (*self.marks(), *self.lost):
                 data = self._memory.read(records + number * stride, stride)
                 if data is None:
                     self.unread_caches.add(number)
