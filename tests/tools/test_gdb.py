@@ -105,7 +105,7 @@ class ProcessTest(Debugging):
         inside, around = "spanalloc block *(char**)&kept + 20", "spanalloc block &kept"
         held, freed, none = (f"spanalloc find {value:#x}" for value in (HELD, FREED, 0x1122334455667788))
         odd = ("spanalloc block", "spanalloc find", "spanalloc block nonesuch", "spanalloc", "spanalloc block 0",
-               "spanalloc block -1")
+               "spanalloc block -1", "spanalloc blck 1", "spanalloc heap 1")
         session = self.session(inside, around, held, freed, none, "spanalloc heap", *odd)
         self.assert_knows_each_block(session)
         at, says = session.at, session.says
@@ -121,7 +121,9 @@ class ProcessTest(Debugging):
             self.assertIn("Which one?", says[command])
         self.assertIn('No symbol "nonesuch"', says["spanalloc block nonesuch"])
         self.assertIn("spanalloc find VALUE", says["spanalloc"])
-        for command in odd[4:]:
+        self.assertEqual(says["spanalloc blck 1"].strip(), 'There is no "spanalloc blck". Try "help spanalloc".')
+        self.assertEqual(says["spanalloc heap 1"].strip(), "spanalloc heap takes no arguments")
+        for command in odd[4:6]:
             self.assertIn("is no address of this heap", says[command])
 
     def test_programs_of_other_languages(self):
@@ -151,6 +153,15 @@ class ProcessTest(Debugging):
         for answer in found[len(BLOCKS) + len(asked):]:
             self.assertNotIn("Python Exception", answer)
             self.assertNotIn("Traceback", answer)
+
+    def test_a_thread_that_runs(self):
+        """Its number is not known; all else is."""
+        session = self.session("spanalloc heap", "info threads", options=("-iex", "set non-stop on"))
+        self.assertIn("(running)", session.says["info threads"])
+        self.assertRegex(session.of["kept"], r"\nstate   live\n(.*\n)*span .* owned, thread \d+")
+        self.assertRegex(session.of["others"], r"\nstate   live\n(.*\n)*span .* owned, a thread without a number")
+        self.assertIn("(standard)", session.says["spanalloc heap"])
+        self.assertNotIn("Python Exception", session.text)
 
     def test_a_static_program(self):
         if not STATIC:

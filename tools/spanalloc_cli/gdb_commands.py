@@ -59,18 +59,13 @@ class Stopped(Reader):
         before, frame = gdb.selected_thread(), _selected_frame()
         try:
             for thread in self._inferior.threads():
-                thread.switch()
-                registers = _THREAD_REGISTERS.get(gdb.newest_frame().architecture().name(), ())
-                for name in registers:
-                    try:
-                        found[_number(thread)] = int(gdb.newest_frame().read_register(name))
-                        break
-                    except (ValueError, gdb.error):
-                        continue
+                record = _thread_record(thread)
+                if record is not None:
+                    found[_number(thread)] = record
         finally:
-            if before is not None:
+            if before is not None and before.is_valid():
                 before.switch()
-            if frame is not None:
+            if frame is not None and frame.is_valid():
                 frame.select()
         return found
 
@@ -79,6 +74,22 @@ class Stopped(Reader):
         program = gdb.current_progspace().filename or "?"
         return ProcessFacts(**{**nothing, "time": 0.0, "name": printable(os.path.basename(program)),
                                "threads": len(self._inferior.threads())})
+
+
+def _thread_record(thread):
+    """None where it is not known, as of a thread that runs (`set non-stop on`) and has no registers to read."""
+    try:
+        thread.switch()
+        frame = gdb.newest_frame()
+        names = _THREAD_REGISTERS.get(frame.architecture().name(), ())
+    except (gdb.error, RuntimeError):
+        return None
+    for name in names:
+        try:
+            return int(frame.read_register(name))
+        except (ValueError, gdb.error):
+            continue
+    return None
 
 
 def _number(thread):
@@ -141,6 +152,8 @@ docs/debugging.md has examples."""
         super().__init__("spanalloc", gdb.COMMAND_DATA, prefix=True)
 
     def invoke(self, argument, from_tty):
+        if argument:
+            raise gdb.GdbError(f'There is no "spanalloc {argument.split()[0]}". Try "help spanalloc".')
         gdb.execute("help spanalloc")
 
 
@@ -165,6 +178,8 @@ class _Heap(gdb.Command):
         super().__init__("spanalloc heap", gdb.COMMAND_DATA)
 
     def invoke(self, argument, from_tty):
+        if argument:
+            raise gdb.GdbError("spanalloc heap takes no arguments")
         stopped = Stopped()
         _print(screen.Screen(stopped.pid).draw(looks.of_still(stopped), _WIDTH))
 
