@@ -69,8 +69,11 @@ class CoreTest(Looking):
     def test_own_heaps_and_other_engines(self):
         # (Its malloc does not rest: it waits by stdio, which allocates a buffer.)
         self.assert_shows_the_same("query=1000,500", program=OWN_HEAPS, keys=self.KEYS)
-        found, _ = self.assert_shows_the_same("query=1000,500", program=OWN_HEAPS, config="scalloc")
-        self.assertIn("library scalloc does not tell", found["note"])
+        found, live = self.assert_shows_the_same("query=1000,500", program=OWN_HEAPS, config="scalloc",
+                                                 keys=("library", "torn_records", "program_heaps") + self.OF_HEAP)
+        self.assertEqual(found["note"], "the library scalloc does not tell where its records are: first-class heaps are "
+                                        "all there is to see")
+        self.assertIn("first-class heaps and what /proc knows are all there is to see", live["note"])
 
     def test_a_static_program(self):
         program = os.environ.get("SPANALLOC_TEST_STATIC_HEAP")
@@ -82,8 +85,17 @@ class CoreTest(Looking):
             self.assert_shows_the_same("1024,3000,1000", config=None, program=stripped)
 
     def test_a_process_without_our_library(self):
-        found, _ = self.assert_shows_the_same("64,10,0", config=None)
-        self.assertIn("does not run on a spanalloc library", found["note"])
+        found, live = self.assert_shows_the_same("64,10,0", config=None, keys=("library", "program_heaps"))
+        self.assertEqual(found["note"], "it does not run on a spanalloc library")
+        self.assertEqual(live["note"], "it does not run on a spanalloc library: what /proc knows is all there is to see")
+
+    def test_one_that_does_not_say_which_process_it_is_of(self):
+        path = self.core_with([])
+        run = top("--core", path)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertNotIn("None", run.stdout)
+        self.assertNotIn("PID", run.stdout)
+        self.assertIsNone(json.loads(top("--json", "--core", path).stdout)["process"]["pid"])
 
     def test_the_table(self):
         with core_of("1024,5000,1000") as (path, running):

@@ -188,6 +188,7 @@ class ProcessTest(Debugging):
         for answer in (session.of["kept"], session.says["spanalloc find 1"]):
             self.assertIn("the library scalloc does not tell where its records are", answer)
         self.assertIn("(scalloc)", session.says["spanalloc heap"])
+        self.assertNotIn("/proc", session.says["spanalloc heap"])
 
     def test_without_our_library_and_without_a_process(self):
         session = self.session("spanalloc heap", library=None)

@@ -9,17 +9,17 @@ from spanalloc_cli.top.process import Process, thread_records, threads_by_mark
 # All but `cache` and `figures` are None where it cannot be told which thread has the cache.
 Thread = collections.namedtuple("Thread", "cache tid name minor_faults major_faults figures")
 
-_ALL_THERE_IS = "what /proc knows is all there is to see"
+_OF_PROC = "what /proc knows is all there is to see"
 
 
 class Look:
     """`facts`: ProcessFacts; `inspection`: the heap's record, None: no library of ours was found; `totals`, `classes`,
     `threads`: None where the heap does not tell; `heaps`: first-class heaps (heaps.Heaps), None where the library does
     not tell; `note`: why it does not, or what is missing; `torn`, `unread`: see heap.Heap; `is_loaded`: whether
-    the program had its libraries."""
+    the program had its libraries. `goes_on`: /proc knows of the process."""
 
-    def __init__(self, facts):
-        self.facts = facts
+    def __init__(self, facts, goes_on=True):
+        self.facts, self._goes_on = facts, goes_on
         self.inspection = self.totals = self.classes = self.threads = self.heaps = None
         self.note = None
         self.is_loaded = True
@@ -30,10 +30,10 @@ class Look:
         try:
             self.inspection = inspection.find(memory, mappings)
         except inspection.BadRecord as error:
-            self.note = f"{error}; {_ALL_THERE_IS}"
+            self.note = f"{error}; {_OF_PROC}" if self._goes_on else str(error)
             return
         if self.inspection is None:
-            self.note = f"it does not run on a spanalloc library: {_ALL_THERE_IS}"
+            self.note = "it does not run on a spanalloc library" + f": {_OF_PROC}" * self._goes_on
 
     def read(self, memory, tasks, records):
         """What the heap's records tell. `tasks()`, `records(tids)`: see process.Process.tasks() and thread_records().
@@ -41,9 +41,7 @@ class Look:
         self.heaps = heaps.read(memory, self.inspection.program_heaps)
         self.torn = self.heaps.torn if self.heaps else 0
         if not self.inspection.tells_layout:
-            what = "first-class heaps and what /proc knows are" if self.heaps and self.heaps.heaps else None
-            self.note = (f"the library {self.inspection.engine} does not tell where its records are: "
-                         f"{f'{what} all there is to see' if what else _ALL_THERE_IS}")
+            self.note = f"the library {self.inspection.engine} does not tell where its records are{self._rest()}"
             return True
         try:
             walked = heap.Heap(memory, self.inspection)
@@ -61,6 +59,12 @@ class Look:
         self.unread = walked.unread
         self.threads = _threads(walked.threads, tasks(), records)
         return True
+
+    def _rest(self):
+        """What there is to see of a heap whose records are not known."""
+        if self.heaps and self.heaps.heaps:
+            return f": first-class heaps{' and what /proc knows' * self._goes_on} are all there is to see"
+        return f": {_OF_PROC}" * self._goes_on
 
     @property
     def in_use_bytes(self):
@@ -130,7 +134,7 @@ class Watcher:
 
 def of_still(still):
     """The look at a process that does not go on: a core file (core.Core), or one that a debugger has stopped."""
-    look = Look(still.facts())
+    look = Look(still.facts(), goes_on=False)
     look.find(still, still.mappings)
     if look.inspection is not None and not look.note:
         look.read(still, still.tasks, lambda _: still.thread_records())

@@ -87,7 +87,7 @@ class Screen:
 
     def _title(self, look, width):
         facts = look.facts
-        words = [f" {facts.name}", f"PID {self.pid}", facts.uptime_s is not None and f"up {duration(facts.uptime_s)}",
+        words = [f" {facts.name}", self.pid is not None and f"PID {self.pid}", facts.uptime_s is not None and f"up {duration(facts.uptime_s)}",
                  f"{facts.threads} thread{'s' * (facts.threads != 1)}"]
         words = [word for word in words if word]
         if look.inspection is not None:
