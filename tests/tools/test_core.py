@@ -17,6 +17,7 @@ SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
 
 import made_core  # noqa: E402
+from spanalloc_cli import maps  # noqa: E402
 from spanalloc_cli.top import blocks, core, heaps, inspection, look, memory, process, spans  # noqa: E402
 from test_top import COMMAND, KNOWN_HEAP, OWN_HEAPS, Looking, Words, known_heap, library, record, top  # noqa: E402
 
@@ -203,19 +204,35 @@ class CoreTest(Looking):
             self.assertEqual((run.returncode, run.stdout), (2, ""), words)
 
     def test_damaged_ones(self):
-        """Cut anywhere, and with bits that have changed: there is an answer, or a refusal."""
+        """Cut anywhere, and with bits that have changed: there is an answer, or a refusal; of one that is cut the figures
+        are the whole one's, or it is said what is missing. So it is with single blocks."""
         draw = random.Random(1)
         with core_of("1024,500,100") as (path, _):
             with open(path, "rb") as file:
                 data = file.read()
             notes, = struct.unpack_from("<Q", data, 64 + 8)
-            for n in range(60):
+            whole = core.Core(path)
+            good, told = look.of_still(whole), inspection.find(whole, whole.mappings)
+            self.assertIsNone(good.note)
+            walked = spans.Spans(whole, told)
+            asked = [walked.base + (each.first << told.slice_bits) + 5000 for each in walked.ranges] + [walked.end, 0]
+            answers = self.answers(whole, told, asked)
+            whole.close()
+            rows = range(64 + 56, 64 + 56 * struct.unpack_from("<H", data, 56)[0], 56)
+            of_heap = [row for row in rows if maps.at(whole.mappings, struct.unpack_from("<Q", data, row + 16)[0]) is None]
+            seen = dict.fromkeys(("cut", "hole", "missing", "changed"), 0)
+            for n in range(80):
+                kind = ("cut", "hole", "changed", "changed")[n % 4]
                 changed = bytearray(data)
-                if n % 3 == 0:
+                if kind == "cut":
                     changed = changed[:draw.randrange(len(data))]
+                elif kind == "hole":  # a segment of the heap's memory has less than it had
+                    row = draw.choice(of_heap)
+                    size, = struct.unpack_from("<Q", data, row + 32)
+                    struct.pack_into("<Q", changed, row + 32, draw.randrange(size))
                 else:  # heads and notes
                     for _ in range(20):
-                        changed[draw.randrange(notes + 4000 if n % 3 == 1 else len(data))] ^= 1 << draw.randrange(8)
+                        changed[draw.randrange(notes + 4000 if n % 4 == 2 else len(data))] ^= 1 << draw.randrange(8)
                 damaged = path + ".damaged"
                 with open(damaged, "wb") as file:
                     file.write(changed)
@@ -225,8 +242,31 @@ class CoreTest(Looking):
                     self.assertIn("no core file", str(error))
                     continue
                 looked = look.of_still(still)
-                self.assertTrue(looked.note or looked.totals)
+                found = self.answers(still, looked.inspection, asked)
                 still.close()
+                seen[kind] += 1
+                if kind == "changed":
+                    continue
+                self.assertTrue(kind == "hole" or "the core file is cut off" in looked.note, looked.note)
+                for answer, of_whole in zip(found, answers):
+                    if answer != of_whole:
+                        self.assertRegex("\n".join(answer), "cannot be read|can be read")
+                        seen["missing"] += 1
+                if looked.totals and not looked.note:
+                    self.assertEqual(vars(looked.totals), vars(good.totals))
+            self.assertTrue(all(seen.values()), seen)
+
+    def answers(self, still, told, asked):
+        """What is said of addresses, and of a word; empty where there is no heap."""
+        try:
+            found = blocks.Blocks(still, told) if told is not None else None
+        except blocks.Unknown:
+            found = None
+        if found is None:
+            return []
+        answers = [found.describe(address) for address in asked] + [found.find(1, 1 << 20)]
+        self.assertTrue(all(answers))
+        return answers
 
 
 class Living(memory.Reader):
@@ -422,6 +462,7 @@ class UnreadTest(Described):
         lines = found.describe(third)
         self.assert_line(lines, "state   free: on the span's free list, 3 of 3")
         self.assert_line(lines, "missing the span's free list cannot be read", f"behind {third:#x}")
+        self.assert_line(lines, "holds   (its memory cannot be read)")
         self.assert_line(found.describe(fifth), "state   free, by its first word: a list of its span cannot be read")
         self.assert_line(found.describe(other), "state   live, by its first word: a list of its span cannot be read")
         self.assert_line(found.describe(beside), "state   unknown: its first word cannot be read, and a list of its span")

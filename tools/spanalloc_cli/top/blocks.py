@@ -125,7 +125,7 @@ class Blocks:
     def _holds(self, block, size):
         data = self._memory.read(block, min(size, _SHOWN))
         if data is None:
-            return []
+            return ["holds   (its memory cannot be read)"]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
         return [f"holds   {bytes(data).hex(' ')}  |{text}|"]
 
