@@ -88,7 +88,7 @@ _FATAL = re.compile(r"(?:os::fatal(?:_of_range)?\(|\breport\(|damage\.add\(\{|re
 
 
 def messages(tree):
-    """{a fatal message: the file that has it} of the libraries' sources."""
+    """{a fatal message: the files that have it, from the tree's root} of the libraries' sources."""
     found = {}
     for folder in ("src", "papers"):
         for where, folders, names in os.walk(os.path.join(tree, folder)):
@@ -97,8 +97,19 @@ def messages(tree):
                 if name.endswith((".hpp", ".cpp")):
                     with open(os.path.join(where, name), encoding="utf-8") as file:
                         for literals in _FATAL.findall(file.read()):
-                            found["".join(re.findall(r'"([^"]*)"', literals))] = name
-    return {message: name for message, name in found.items() if " " in message}
+                            message = "".join(re.findall(r'"([^"]*)"', literals))
+                            found.setdefault(message, set()).add(os.path.relpath(file.name, tree))
+    return {message: names for message, names in found.items() if " " in message}
+
+
+def rows(tree):
+    """{message: (what it means, where to go on)} of the tables of docs/debugging.md."""
+    with open(os.path.join(tree, "docs", "debugging.md"), encoding="utf-8") as file:
+        text = file.read().partition("\n## The messages")[2].partition("\n## A core file")[0]
+    found = re.findall(r"^\| `([^`]*)` \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    if len(found) != len(dict.fromkeys(message for message, *_ in found)):
+        raise AssertionError(f"a message has two rows: {found}")
+    return {message: (meaning, further) for message, meaning, further in found}
 
 
 class DocumentsTest(unittest.TestCase):
@@ -133,14 +144,17 @@ class DocumentsTest(unittest.TestCase):
 
     def test_each_fatal_message_has_a_row(self):
         """And each row a message: of those that are no misuse the table has two more."""
-        found = messages(SOURCE)
+        found, of_table = messages(SOURCE), rows(SOURCE)
         self.assertGreater(len(found), 40)
-        with open(os.path.join(SOURCE, "docs", "debugging.md"), encoding="utf-8") as file:
-            text = file.read().partition("\n## The messages")[2].partition("\n## A core file")[0]
-        rows = re.findall(r"^\| `([^`]*)` \|", text, re.MULTILINE)
-        self.assertEqual({message: name for message, name in found.items() if message not in rows}, {})
-        self.assertEqual(sorted(set(rows) - set(found)), ["assertion failed:", "ignored SPANALLOC_NAME=VALUE: want"])
-        self.assertEqual(len(rows), len(set(rows)))
+        self.assertEqual({message: names for message, names in found.items() if message not in of_table}, {})
+        self.assertEqual(sorted(set(of_table) - set(found)), ["assertion failed:", "ignored SPANALLOC_NAME=VALUE: want"])
+
+    def test_gdbs_commands_are_asked_where_they_know_something(self):
+        """B is for messages of the engine whose blocks they know."""
+        found = messages(SOURCE)
+        in_vain = [message for message, (_, further) in rows(SOURCE).items() if "B" in further.split(", ")
+                   and not any(name.startswith("src/standard/") for name in found.get(message, ()))]
+        self.assertEqual(in_vain, [])
 
     def test_where_messages_are_found(self):
         tree = self.tree()

@@ -223,7 +223,8 @@ class Blocks:
                     "        of blocks of such heaps nothing more is known"]
         if not self._spans.outside_is_read:
             return [f"{address:#x} is in no span, but {_NO_OUTSIDE}"]
-        return [f"{address:#x} is no address of this heap"]
+        return [f"{address:#x} is no address of this heap, as far as its records tell (blocks that were allocated inside",
+                "        mmap or the like of another library stand in none)"]
 
     # ---- a value ----
 
