@@ -140,8 +140,29 @@ class CoreTest(Looking):
             self.assertIn(f"the constants of {ours} cannot be read", found["note"])
 
     def test_a_core_file_without_the_first_pages(self):
-        """As with bit 4 of coredump_filter cleared: the files have them."""
-        self.assert_shows_the_same("1024,500,100", has_first_pages=False)
+        """As with bit 4 of coredump_filter cleared: the files have them. That nobody could compare them is said."""
+        keys = [key for key in self.KEYS + self.OF_HEAP if key != "note"]
+        found, _ = self.assert_shows_the_same("1024,500,100", has_first_pages=False, keys=keys)
+        self.assertRegex(found["note"], r"libspanalloc\S* was read for its constants; that it is the file .* by its version")
+
+    def test_another_build_that_cannot_be_told_by_its_first_page(self):
+        """Its record differs: in its version, or in where a field is. Nothing is decoded by its constants."""
+        with open(library(), "rb") as file:
+            data = file.read()
+        start = data.index(inspection.MAGIC.ljust(16, b"\0") + struct.pack("<I", inspection.VERSION))
+        for at in (24, 72 + 8 * len(inspection.PLACES) + 4 * inspection.NUMBERS.index("span_word")):
+            with tempfile.TemporaryDirectory() as folder:
+                ours = shutil.copy(library(), folder)
+                with core_of("1024,500,0", config=ours, has_first_pages=False) as (path, _):
+                    os.remove(ours)
+                    changed = bytearray(data)
+                    changed[start + at] ^= 1
+                    with open(ours, "wb") as file:
+                        file.write(changed)
+                    run = top("--json", "--core", path)
+            found = json.loads(run.stdout)
+            self.assertEqual((run.returncode, found["totals"]), (0, None))
+            self.assertIn(f"{ours} is not the file that the process had, but of another build", found["note"])
 
     def test_what_is_no_core_file(self):
         for path, said in (("/nonexistent", "No such file"), (COMMAND, "no core file"), (KNOWN_HEAP, "no core file"),

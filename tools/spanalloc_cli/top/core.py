@@ -37,12 +37,12 @@ _Piece = collections.namedtuple("_Piece", "start end file offset")  # `file`: an
 
 class Core(Reader):
     """`mappings`: of files; `threads`: [(number, an address in its C library's record, or None)], the one first that
-    died; `pid`, `name`, `command` (its words), `machine`. CannotRead where the file is no core file of a program
+    died; `uncompared`: paths of files that were read though the core file lacks their first page; `uncompared`: paths of files that were read though the core file has not their first page; `pid`, `name`, `command` (its words), `machine`. CannotRead where the file is no core file of a program
     of 64 bits."""
 
     def __init__(self, path):
         self.path = path
-        self.warnings = []
+        self.warnings, self.uncompared = [], set()
         self.mappings, self.threads, self.pid, self.name, self.command = [], [], None, "", []
         self._files = {}
         try:
@@ -90,6 +90,15 @@ class Core(Reader):
                     return _bytes_of(file, min(size, piece.end - address), piece.offset + address - piece.start)
         return b""
 
+    def in_file(self, address, size):
+        at = bisect.bisect_right(self._mapped_starts, address) - 1
+        if at < 0 or address + size > self._mapped[at].end:
+            return None
+        piece = self._mapped[at]
+        file = self._opened(piece.file)
+        data = _bytes_of(file, size, piece.offset + address - piece.start) if file is not None else b""
+        return data if len(data) == size else None
+
     def _opened(self, path):
         """The file that was mapped, if it is the same by what the core file has of its first page."""
         if path not in self._files:
@@ -110,6 +119,8 @@ class Core(Reader):
                 if here != _bytes_of(file, len(here), 0):
                     file.close()
                     return None
+            else:
+                self.uncompared.add(path)
             self._files[path] = file
         return self._files[path]
 

@@ -106,7 +106,25 @@ def _text(data):
 
 
 def read_at(memory, address, path=""):
-    """BadRecord where it is none."""
+    """The Inspection there; `address`: its own. BadRecord where it is none."""
+    found = _read_at(memory, address, path)
+    found.address = address
+    return found
+
+
+def is_of_file(memory, found):
+    """Whether the file that is read for what is constant has this record, by its version, its engine and its numbers. (The
+    addresses in it the loader has written.) None: there is no such file, or nothing is read from one."""
+    same = None
+    for at, size in ((0, _HEAD.size), (_HEAD.size + 8 * len(PLACES), 4 * len(NUMBERS))):
+        there = memory.in_file(found.address + at, size)
+        if there is None:
+            return None
+        same = same is not False and there == bytes(memory.read(found.address + at, size) or b"")
+    return same
+
+
+def _read_at(memory, address, path):
     head = memory.read(address, _HEAD.size)
     if head is None:
         return Inspection(b"", path)

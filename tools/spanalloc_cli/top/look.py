@@ -136,10 +136,16 @@ def of_still(still):
     """The look at a process that does not go on: a core file (core.Core), or one that a debugger has stopped."""
     look = Look(still.facts(), goes_on=False)
     look.find(still, still.mappings)
+    of_file = look.inspection and inspection.is_of_file(still, look.inspection)
+    if of_file is False:
+        look.note = f"{look.inspection.path} is not the file that the process had, but of another build"
     if look.inspection is not None and not look.note:
         look.read(still, still.tasks, lambda _: still.thread_records())
     notes = [look.note, objects.unread_words(still, still.mappings) if look.inspection is None else None, look.unread and f"{look.unread} pieces of the heap's records or lists cannot be read: the figures "
              "lack what they say", *still.warnings]
+    if of_file and look.inspection.path in still.uncompared:
+        notes.append(f"{look.inspection.path} was read for its constants; that it is the file that the process had is told "
+                     "by its version alone")
     look.note = "; ".join(filter(None, notes)) or None
     return look
 

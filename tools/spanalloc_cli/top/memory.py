@@ -35,6 +35,10 @@ class Reader:
         """The bytes of each (address, size)."""
         return [self.read(*each) for each in ranges]
 
+    def in_file(self, _address, _size):
+        """What the file has there from which is read what is missing at other places; None: there is none."""
+        return None
+
     def number(self, address, size=8):
         data = self.read(address, size)
         return None if data is None else int.from_bytes(data, "little")
