@@ -19,7 +19,8 @@ def _notes(pid, mappings):
     running = process.Process(pid)
     records = process.thread_records([task.tid for task in running.tasks()])
     for task in running.tasks():
-        # struct elf_prstatus of x86-64: the thread's number, and the register fs_base.
+        # struct elf_prstatus of x86-64: the thread's number, and in the place of the register fs_base another address in
+        # the same record. (What the kernel and gdb write there, other tests see.)
         status = bytearray(336)
         struct.pack_into("<i", status, 32, task.tid)
         struct.pack_into("<Q", status, 112 + 8 * 21, records.get(task.tid, 0))

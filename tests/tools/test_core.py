@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -90,14 +91,6 @@ class CoreTest(Looking):
         self.assertEqual(found["note"], "it does not run on a spanalloc library")
         self.assertEqual(live["note"], "it does not run on a spanalloc library: what /proc knows is all there is to see")
 
-    def test_one_that_does_not_say_which_process_it_is_of(self):
-        path = self.core_with([])
-        run = top("--core", path)
-        self.assertEqual((run.returncode, run.stderr), (0, ""))
-        self.assertNotIn("None", run.stdout)
-        self.assertNotIn("PID", run.stdout)
-        self.assertIsNone(json.loads(top("--json", "--core", path).stdout)["process"]["pid"])
-
     def test_the_table(self):
         with core_of("1024,5000,1000") as (path, running):
             run = top("--core", path)
@@ -164,66 +157,6 @@ class CoreTest(Looking):
             self.assertEqual((run.returncode, found["totals"]), (0, None))
             self.assertIn(f"{ours} is not the file that the process had, but of another build", found["note"])
 
-    def test_what_is_no_core_file(self):
-        for path, said in (("/nonexistent", "No such file"), (COMMAND, "no core file"), (KNOWN_HEAP, "no core file"),
-                           ("/dev/null", "no core file"), (SOURCE, "Is a directory")):
-            run = top("--core", path)
-            self.assertEqual((run.returncode, run.stdout), (125, ""), path)
-            self.assertIn(said, run.stderr)
-
-    def core_with(self, files, loads=()):
-        """A path of a made-up core file. `files`: [(start, end, offset in pages, path)]; `loads`: [(address, offset, bytes)].
-        """
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        path = os.path.join(folder.name, "core")
-        with open(path, "wb") as file:
-            file.write(made_core.of_rows(files, loads))
-        return path
-
-    def test_paths_that_are_no_files(self):
-        """A core file may name any: none is opened that does something, or blocks, and none ends the command."""
-        with tempfile.TemporaryDirectory() as folder:
-            pipe, link = os.path.join(folder, "pipe"), os.path.join(folder, "link")
-            os.mkfifo(pipe)
-            os.symlink(pipe, link)
-            for named in (pipe, link, "/dev/ptmx", "/dev/net/tun", "/proc/self/mem", "/proc/kmsg", "/dev/zero", folder,
-                          "/nonexistent", os.path.join(COMMAND, "x"), "/" + "x" * 5000):
-                path = self.core_with([(0x10000, 0x20000, 0, named)])
-                run = top("--json", "--core", path, timeout=60)
-                self.assertEqual((run.returncode, run.stderr), (0, ""), named)
-                still = core.Core(path)
-                opened = os.open
-                with unittest.mock.patch.object(os, "open", lambda path, *more: self.assert_regular(path) or opened(
-                        path, *more)):
-                    self.assertIn(still.read(0x10000, 64), (None,), named)
-                still.close()
-            run = top("--core", pipe, timeout=60)
-            self.assertEqual((run.returncode, run.stdout), (125, ""))
-            self.assertIn("no core file", run.stderr)
-
-    def assert_regular(self, path):
-        self.assertTrue(os.path.isfile(path) or os.path.isdir(path), path)
-
-    def test_damaged_offsets(self):
-        """Of files and of segments: what lies there cannot be read, and that is all."""
-        absurd = (1 << 50, 1 << 60, (1 << 63) - 10, 1 << 63, (1 << 64) - 1)
-        for number in absurd:
-            for files, loads in (([(0x10000, 0x20000, number, KNOWN_HEAP)], []), ([], [(0x10000, number, 0x10000)]),
-                                 ([(0x10000, number, 0, KNOWN_HEAP)], []), ([], [(0x10000, 0x1000, number)]),
-                                 ([(number, number + 1 & (1 << 64) - 1, 0, KNOWN_HEAP)], []), ([], [(number, 0, 64)])):
-                still = core.Core(self.core_with(files, loads))
-                for address in (0x10000, 0x11000, number, number - 1):
-                    found = still.read(address, 0x100)
-                    self.assertTrue(found is None or len(found) == 0x100, (files, loads, address))
-                self.assertIsNotNone(look.of_still(still).note)
-                still.close()
-
-    def test_words_that_do_not_fit(self):
-        for words in (("--core", "core", "1"), ("--core", "core", "--", "true"), ("--core",)):
-            run = top(*words)
-            self.assertEqual((run.returncode, run.stdout), (2, ""), words)
-
     def test_damaged_ones(self):
         """Cut anywhere, and with bits that have changed: there is an answer, or a refusal; of one that is cut the figures
         are the whole one's, or it is said what is missing. So it is with single blocks."""
@@ -288,6 +221,131 @@ class CoreTest(Looking):
         answers = [found.describe(address) for address in asked] + [found.find(1, 1 << 20)]
         self.assertTrue(all(answers))
         return answers
+
+
+class MadeUpTest(unittest.TestCase):
+    """What needs no process that may be looked at."""
+
+    def core_with(self, files, loads=()):
+        """A path of a made-up core file. `files`: [(start, end, offset in pages, path)]; `loads`: [(address, offset, bytes)].
+        """
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "core")
+        with open(path, "wb") as file:
+            file.write(made_core.of_rows(files, loads))
+        return path
+
+    def test_paths_that_are_no_files(self):
+        """A core file may name any: none is opened that does something, or blocks, and none ends the command."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, link = os.path.join(folder, "pipe"), os.path.join(folder, "link")
+            os.mkfifo(pipe)
+            os.symlink(pipe, link)
+            for named in (pipe, link, "/dev/ptmx", "/dev/net/tun", "/proc/self/mem", "/proc/kmsg", "/dev/zero", folder,
+                          "/nonexistent", os.path.join(COMMAND, "x"), "/" + "x" * 5000):
+                path = self.core_with([(0x10000, 0x20000, 0, named)])
+                run = top("--json", "--core", path, timeout=60)
+                self.assertEqual((run.returncode, run.stderr), (0, ""), named)
+                still = core.Core(path)
+                opened = os.open
+                with unittest.mock.patch.object(os, "open", lambda path, *more: self.assert_regular(path) or opened(
+                        path, *more)):
+                    self.assertIn(still.read(0x10000, 64), (None,), named)
+                still.close()
+            run = top("--core", pipe, timeout=60)
+            self.assertEqual((run.returncode, run.stdout), (125, ""))
+            self.assertIn("no core file", run.stderr)
+
+    def assert_regular(self, path):
+        self.assertTrue(os.path.isfile(path) or os.path.isdir(path), path)
+
+    def test_damaged_offsets(self):
+        """Of files and of segments: what lies there cannot be read, and that is all."""
+        absurd = (1 << 50, 1 << 60, (1 << 63) - 10, 1 << 63, (1 << 64) - 1)
+        for number in absurd:
+            for files, loads in (([(0x10000, 0x20000, number, KNOWN_HEAP)], []), ([], [(0x10000, number, 0x10000)]),
+                                 ([(0x10000, number, 0, KNOWN_HEAP)], []), ([], [(0x10000, 0x1000, number)]),
+                                 ([(number, number + 1 & (1 << 64) - 1, 0, KNOWN_HEAP)], []), ([], [(number, 0, 64)])):
+                still = core.Core(self.core_with(files, loads))
+                for address in (0x10000, 0x11000, number, number - 1):
+                    found = still.read(address, 0x100)
+                    self.assertTrue(found is None or len(found) == 0x100, (files, loads, address))
+                self.assertIsNotNone(look.of_still(still).note)
+                still.close()
+
+    def test_one_that_does_not_say_which_process_it_is_of(self):
+        path = self.core_with([])
+        run = top("--core", path)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertNotIn("None", run.stdout)
+        self.assertNotIn("PID", run.stdout)
+        self.assertIsNone(json.loads(top("--json", "--core", path).stdout)["process"]["pid"])
+
+    def test_what_is_no_core_file(self):
+        for path, said in (("/nonexistent", "No such file"), (COMMAND, "no core file"), (KNOWN_HEAP, "no core file"),
+                           ("/dev/null", "no core file"), (SOURCE, "Is a directory")):
+            run = top("--core", path)
+            self.assertEqual((run.returncode, run.stdout), (125, ""), path)
+            self.assertIn(said, run.stderr)
+
+    def test_words_that_do_not_fit(self):
+        for words in (("--core", "core", "1"), ("--core", "core", "--", "true"), ("--core",)):
+            run = top(*words)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), words)
+
+    def test_a_library_of_before(self):
+        """Its record ends before the fields that lead to single blocks."""
+        told = inspection.Inspection(record())
+        with self.assertRaisesRegex(blocks.Unknown, "older than this command"):
+            blocks.Blocks(Words(), told)
+
+    def test_absurd_numbers_in_the_record(self):
+        later = dict.fromkeys(inspection.LATER + inspection.LATER_NUMBERS, 0)
+        later.update(no_block=0x7000, kept_mark=16, slots_stride=128, cache_slots=4000, batch_list=8, span_first=100,
+                     span_order=3, outside_before=6, outside_end=48)
+
+        def told(**changes):
+            values = {**later, **changes}
+            form = f"<{len(inspection.LATER)}Q{len(inspection.LATER_NUMBERS)}I"
+            data = record() + struct.pack(form, *values.values())
+            return inspection.Inspection(data[:20] + struct.pack("<I", len(data)) + data[24:])
+
+        self.assertTrue(told().tells_blocks)
+        for name in inspection.LATER_NUMBERS:
+            if name != "kept_mark":  # any number will do
+                with self.assertRaises(inspection.BadRecord, msg=name):
+                    told(**{name: 0xFFFFFFFF})
+
+
+class KernelTest(Looking):
+    def test_a_core_file_by_the_kernel(self):
+        """Its notes are the kernel's: threads by their numbers are those that /proc had."""
+        with open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
+            pattern = file.read().strip()
+        if not pattern or pattern.startswith("|") or "/" in pattern:
+            self.skipTest(f"core files do not go to the program's folder here: {pattern}")
+        with tempfile.TemporaryDirectory() as folder:
+            # (The shell raises the limit, and is the program afterwards; the core file goes where it stands.)
+            script = os.path.join(folder, "start")
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(f'#!/bin/sh\nulimit -c unlimited && cd {folder} && exec {KNOWN_HEAP} "$@"\n')
+            os.chmod(script, 0o755)
+            with known_heap("3:1000,200,100", program=script) as (running, _):
+                live = json.loads(top("--json", running.pid).stdout)
+                running.send_signal(signal.SIGQUIT)
+                running.wait()
+            cores = [name for name in os.listdir(folder) if name != "start"]
+            if not cores:
+                self.skipTest("the kernel writes no core file here")
+            run = top("--json", "--core", os.path.join(folder, cores[0]))
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        found = json.loads(run.stdout)
+        for key in ("note", "totals", "classes"):
+            self.assertEqual(found[key], live[key], key)
+        if os.uname().machine == "x86_64":
+            self.assertEqual({thread["cache"]: thread["tid"] for thread in found["threads"]},
+                             {thread["cache"]: thread["tid"] for thread in live["threads"]})
 
 
 class Living(memory.Reader):
@@ -597,29 +655,6 @@ class SpansTest(Looking):
         self.assertGreaterEqual(sum("of the block" in line for line in lines), 250)
         self.assertEqual(sum("of the block" in line for line in cut), 20)
         self.assertIn("... cut at 20: there are more", cut)
-
-    def test_a_library_of_before(self):
-        """Its record ends before the fields that lead to single blocks."""
-        told = inspection.Inspection(record())
-        with self.assertRaisesRegex(blocks.Unknown, "older than this command"):
-            blocks.Blocks(Words(), told)
-
-    def test_absurd_numbers_in_the_record(self):
-        later = dict.fromkeys(inspection.LATER + inspection.LATER_NUMBERS, 0)
-        later.update(no_block=0x7000, kept_mark=16, slots_stride=128, cache_slots=4000, batch_list=8, span_first=100,
-                     span_order=3, outside_before=6, outside_end=48)
-
-        def told(**changes):
-            values = {**later, **changes}
-            form = f"<{len(inspection.LATER)}Q{len(inspection.LATER_NUMBERS)}I"
-            data = record() + struct.pack(form, *values.values())
-            return inspection.Inspection(data[:20] + struct.pack("<I", len(data)) + data[24:])
-
-        self.assertTrue(told().tells_blocks)
-        for name in inspection.LATER_NUMBERS:
-            if name != "kept_mark":  # any number will do
-                with self.assertRaises(inspection.BadRecord, msg=name):
-                    told(**{name: 0xFFFFFFFF})
 
     def test_of_threads_that_free_for_each_other(self):
         """Batches, thread-cache bins and loans are among them."""

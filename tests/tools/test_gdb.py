@@ -1,6 +1,7 @@
 """The commands of gdb (scripts/gdb/spanalloc.py), on a process and on a core file, with libraries that have no symbols
 but those that are exported; and that they are installed where gdb finds them."""
 
+import json
 import os
 import re
 import shutil
@@ -201,7 +202,7 @@ class CoreFileTest(Debugging):
     def test_a_core_file_by_gdb(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "core")
-            session = self.session(f"generate-core-file {path}")
+            session = self.session(f"generate-core-file {path}", "info threads")
             asked = [f"spanalloc block {session.at[name]:#x}" for name in BLOCKS]
             for program in ((PROGRAM, path), ("-c", path)):  # also where gdb has no program
                 text = gdb(*asked, f"spanalloc find {HELD:#x}", program=program)
@@ -212,21 +213,37 @@ class CoreFileTest(Debugging):
                 self.assertEqual(text.count("of the block"), 3)
             command = [os.environ["SPANALLOC_TEST_COMMAND"], "top", "--core", path]
             table = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            of_core = json.loads(subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True).stdout)
+            if os.uname().machine == "x86_64":
+                tids = set(map(int, re.findall(r"\(LWP (\d+)\)", session.says["info threads"])))
+                self.assertEqual({thread["tid"] for thread in of_core["threads"]}, tids)
+                self.assertEqual(len(tids), 2)
             self.assertRegex(table, r"debugged_heap +PID \d+ +2 threads(.*\n)+ *336 B +2 +98 ")
 
 
-class InstalledTest(Debugging):
-    def test_gdb_loads_it_with_the_library(self):
-        """Where its path is safe by the user's word; `source` does without. No source tree is needed."""
+def installed(folder):
+    """(the prefix, the folder of the libraries in it, the name of the library's file)."""
+    prefix = os.path.join(folder, "prefix")
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], stdout=subprocess.DEVNULL, check=True)
+    lib = next(where for where, _, files in os.walk(prefix) if "libspanalloc.so" in files)
+    return prefix, lib, os.path.basename(os.path.realpath(os.path.join(lib, "libspanalloc.so")))
+
+
+class InstalledTest(unittest.TestCase):
+    def test_each_library_has_it_beside_it(self):
         with tempfile.TemporaryDirectory() as folder:
-            prefix = os.path.join(folder, "prefix")
-            subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], stdout=subprocess.DEVNULL, check=True)
-            lib = next(where for where, _, files in os.walk(prefix) if "libspanalloc.so" in files)
+            _, lib, real = installed(folder)
             scripts = [name for name in os.listdir(lib) if name.endswith("-gdb.py")]
-            real = os.path.basename(os.path.realpath(os.path.join(lib, "libspanalloc.so")))
             self.assertIn(f"{real}-gdb.py", scripts)
             for name in scripts:
                 self.assertTrue(os.path.exists(os.path.join(lib, name[:-len("-gdb.py")])), name)
+
+
+class LoadedTest(Debugging):
+    def test_gdb_loads_it_with_the_library(self):
+        """Where its path is safe by the user's word; `source` does without. No source tree is needed."""
+        with tempfile.TemporaryDirectory() as folder:
+            prefix, lib, real = installed(folder)
             wrapper = f"set exec-wrapper env LD_PRELOAD={os.path.join(lib, 'libspanalloc.so')}"
             asked = (wrapper, "break stands", "run", "spanalloc block *(char**)&kept", "kill")
             text = gdb(*asked, program=(PROGRAM,), script=None, options=("-iex", f"add-auto-load-safe-path {lib}"))
