@@ -274,6 +274,14 @@ class MadeUpTest(unittest.TestCase):
                 self.assertIsNotNone(look.of_still(still).note)
                 still.close()
 
+    def test_a_first_page_that_is_cut_off(self):
+        """As good as none: the file is not the one that was mapped by that."""
+        for loads in ([], [(0x10000, None, 4096)]):
+            still = core.Core(self.core_with([(0x10000, 0x20000, 0, KNOWN_HEAP)], loads))
+            self.assertIsNotNone(still.read(0x11000, 64))
+            self.assertEqual(still.uncompared, {KNOWN_HEAP})
+            still.close()
+
     def test_one_that_does_not_say_which_process_it_is_of(self):
         path = self.core_with([])
         run = top("--core", path)

@@ -112,14 +112,14 @@ class Core(Reader):
                 file.close()
                 return None
             at = bisect.bisect_right(self._starts, start) - 1 if start is not None else -1
-            has_first = at >= 0 and start + 64 <= self._pieces[at].end
-            if has_first:
+            here = b""
+            if at >= 0 and start + 64 <= self._pieces[at].end:
                 piece = self._pieces[at]
                 here = _bytes_of(self._file, min(_PAGE, piece.end - start), piece.offset + start - piece.start)
-                if here != _bytes_of(file, len(here), 0):
-                    file.close()
-                    return None
-            else:
+            if here != _bytes_of(file, len(here), 0):
+                file.close()
+                return None
+            if len(here) < 64:  # not there, or cut off
                 self.uncompared.add(path)
             self._files[path] = file
         return self._files[path]
