@@ -37,8 +37,8 @@ _Piece = collections.namedtuple("_Piece", "start end file offset")  # `file`: an
 
 class Core(Reader):
     """`mappings`: of files; `threads`: [(number, an address in its C library's record, or None)], the one first that
-    died; `uncompared`: paths of files that were read though the core file lacks their first page; `uncompared`: paths of files that were read though the core file has not their first page; `pid`, `name`, `command` (its words), `machine`. CannotRead where the file is no core file of a program
-    of 64 bits."""
+    died; `uncompared`: paths of files that were read though the core file lacks their first page; `pid`, `name`, `command`
+    (its words), `machine`. CannotRead where the file is no core file of a program of 64 bits."""
 
     def __init__(self, path):
         self.path = path

@@ -168,8 +168,8 @@ def places_of(memory, i):
 
 
 class Heap:
-    """One walk; NotStarted, Unreadable or NoConstants where there can be none. `classes`: [ClassFigures], smallest blocks first;
-    `threads`: {cache number: ThreadFigures} of living ones, one object a thread; `totals`; `torn`: how many records
+    """One walk; NotStarted, Unreadable or NoConstants where there can be none. `classes`: [ClassFigures], smallest blocks
+    first; `threads`: {cache number: ThreadFigures} of living ones, one object a thread; `totals`; `torn`: how many records
     could not be right; `unread`: how many pieces of what it walks over could not be read (where a process goes on, that
     may be what has ended meanwhile; and gaps are among them)."""
 

@@ -141,8 +141,12 @@ def of_still(still):
         look.note = f"{look.inspection.path} is not the file that the process had, but of another build"
     if look.inspection is not None and not look.note:
         look.read(still, still.tasks, lambda _: still.thread_records())
-    notes = [look.note, objects.unread_words(still, still.mappings) if look.inspection is None else None, look.unread and f"{look.unread} pieces of the heap's records or lists cannot be read: the figures "
-             "lack what they say", *still.warnings]
+    notes = [look.note]
+    if look.inspection is None:
+        notes.append(objects.unread_words(still, still.mappings))
+    if look.unread:
+        notes.append(f"{look.unread} pieces of the heap's records or lists cannot be read: the figures lack what they say")
+    notes += still.warnings
     if of_file and look.inspection.path in still.uncompared:
         notes.append(f"{look.inspection.path} was read for its constants; that it is the file that the process had is told "
                      "by its version alone")

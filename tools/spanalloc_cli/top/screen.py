@@ -87,8 +87,8 @@ class Screen:
 
     def _title(self, look, width):
         facts = look.facts
-        words = [f" {facts.name}", self.pid is not None and f"PID {self.pid}", facts.uptime_s is not None and f"up {duration(facts.uptime_s)}",
-                 f"{facts.threads} thread{'s' * (facts.threads != 1)}"]
+        words = [f" {facts.name}", self.pid is not None and f"PID {self.pid}",
+                 facts.uptime_s is not None and f"up {duration(facts.uptime_s)}", f"{facts.threads} thread{'s' * (facts.threads != 1)}"]
         words = [word for word in words if word]
         if look.inspection is not None:
             words.append(f"spanalloc {look.inspection.library_version} ({look.inspection.engine})")

@@ -61,9 +61,9 @@ class Span:
 
 class Spans:
     """`memory`: a memory.Reader. `known_to`: the address behind the last range that the heap's table tells of; `end`: behind
-    the last one that there is; `why_not`: why there are others, None where there are none; `unread_caches`: the
-    numbers of threads' heaps whose records cannot be read, None where that is so of all; `outside_is_read`: whether the table of outside() could be. heap.NotStarted,
-    heap.NoConstants, heap.Unreadable where there is nothing to see."""
+    the last one that there is; `why_not`: why there are others, None where there are none; `unread_caches`: the numbers of
+    threads' heaps whose records cannot be read, None among them where that is so of all; `outside_is_read`: whether the
+    table of outside() could be. heap.NotStarted, heap.NoConstants, heap.Unreadable where there is nothing to see."""
 
     def __init__(self, memory, inspection):
         self._memory, self._i = memory, inspection
