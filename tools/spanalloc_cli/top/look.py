@@ -148,7 +148,7 @@ def of_still(still):
         notes.append(f"{look.unread} pieces of the heap's records or lists cannot be read: the figures lack what they say")
     notes += still.warnings
     if of_file and look.inspection.path in still.uncompared:
-        notes.append(f"{look.inspection.path} was read for its constants; that it is the file that the process had is told "
+        notes.append(f"{look.inspection.path} was read for its constants; that it is the file that the process had is known "
                      "by its version alone")
     look.note = "; ".join(filter(None, notes)) or None
     return look
