@@ -20,6 +20,9 @@
 //     freers looked too early. Then its delayed bit was set since its owner last collected: it is
 //     on the delayed list, or the freer that set the bit is about to put it there. The owner's next
 //     slow path collects that list.
+//     In a fork's child there is one case more: the owner vanished between its last free and
+//     collect_after_free(). No call was under way, so the span is found when the child abandons
+//     that owner's spans.
 // I5  A thread that leaves an abandoned list's lock leaves the list's bit in
 //     AbandonedLists::of_class of a class set, if the list has a partial span of that class.
 //

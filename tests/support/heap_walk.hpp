@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <unordered_map>
 
 #include "owned_heap.hpp"
 #include "standard/engine.hpp"
+#include "standard/heap_call.hpp"
 
 namespace spanalloc::test {
 
@@ -53,6 +55,7 @@ class HeapWalker {
   test::HeapWalk walk() {
     test::HeapWalk out;
     if (!pages_.is_started()) return out;
+    abandon_for_vanished_threads();
     note_pooled(out);
     note_cached();
     note_listed(out);
@@ -69,6 +72,15 @@ class HeapWalker {
   // How many places of each kind hold a span.
   static constexpr unsigned kPooled = 1;
   static constexpr unsigned kListed = 1 << 16;
+
+  // In a fork's child whose vanished threads rested, their spans are as they left them until a call
+  // comes into a slow path. A thread may have vanished between the count of its last free into a
+  // shared span and the look at that span: then this is listed, and empty.
+  void abandon_for_vanished_threads() {
+    if (pages_.recovery_is_due.load_relaxed() != PageLayer<Config>::kAbandonIsDue) return;
+    CacheRecord* const none = nullptr;
+    const HeapCall<Config> call(none, pages_);
+  }
 
   void note_pooled(test::HeapWalk& out) {
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
@@ -136,6 +148,19 @@ class HeapWalker {
   }
 
   void count(SpanRef span, test::HeapWalk& out) {
+    const std::size_t broken = out.broken;
+    place(span, out);
+    if (out.broken == broken) return;
+    const SpanWord word = span->load_word();
+    std::fprintf(stderr,
+                 "heap walk: span %u of class %u, in %#x places and on list %u: word %#llx, "
+                 "uncollected %u, uncounted %d\n",
+                 index_of(span.number), index_of(span->class_id()), places_[span.record],
+                 static_cast<unsigned>(span->list()), static_cast<unsigned long long>(word.bits),
+                 span->uncollected(), span->is_uncounted());
+  }
+
+  void place(SpanRef span, test::HeapWalk& out) {
     const unsigned found = places_[span.record];
     const SpanWord word = span->load_word();
     const ClassId c = span->class_id();

@@ -443,6 +443,53 @@ TEST(StandardFork, WhatIsDamagedOnATornListIsLostAlone) {
   EXPECT_TRUE(test::walk_heap<E>().consistent());
 }
 
+// A thread has counted its last free into a span that it shares, and vanishes before it looks at
+// the span: no call was under way, and the span is pooled when the child abandons the thread's.
+TEST(StandardFork, ASpanWhoseLastFreeWasOnlyCountedIsPooledInTheChild) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  E::process_start();
+  E::deallocate(E::allocate(10));
+  std::latch counted(1);
+  std::latch is_over(1);
+  test::HeapWalk before;
+  std::thread other([&] {
+    std::vector<void*> blocks(60);
+    for (void*& p : blocks) p = E::allocate(5000);
+    const standard::SpanRef span = E::pages.span_of(E::pages.any_slice_at(address_of(blocks[0])));
+    const auto is_of_span = [&](void* p) {
+      return E::pages.span_of(E::pages.any_slice_at(address_of(p))) == span;
+    };
+    std::size_t out = 0;
+    while (is_of_span(blocks[out])) ++out;
+    for (std::size_t i = 1; i < out; ++i) E::deallocate(blocks[i]);
+    ASSERT_EQ(span->load_word().state(), standard::SpanState::kShared);
+    ASSERT_NE(span->list(), standard::ListId::kNone);
+    before = test::walk_heap<E>();
+    auto* const block = static_cast<standard::Block*>(blocks[0]);
+    const std::uint64_t link = address_of(span->free_list().first()) ^ address_of(block);
+    EXPECT_TRUE(standard::FreeTarget::push(span.record, block, link)) << "the last is an event";
+    counted.count_down();
+    is_over.wait();
+    EXPECT_TRUE(E::pages.heap.protocol().collect_after_free(span, E::thread_cache.cache->number));
+    E::pages.heap.put_in_pool(span, 0);
+    for (std::size_t i = out; i < blocks.size(); ++i) E::deallocate(blocks[i]);
+  });
+  counted.wait();
+  const int status = test::run_in_child([&] {
+    const test::HeapWalk walk = test::walk_heap<E>();
+    if (!walk.consistent() || walk.lost != 0 || walk.carved != before.carved) return 1;
+    return walk.in_pool == before.in_pool + 1 ? 0 : 2;
+  });
+  EXPECT_EQ(status, 0);
+  is_over.count_down();
+  other.join();
+  E::trim();
+  EXPECT_TRUE(test::walk_heap<E>().consistent());
+}
+
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   if (test::kUnderTsan)
     GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
