@@ -30,6 +30,7 @@ struct Kernel {
   int pages[kPages] = {};
   std::size_t growing_calls = 0;
   std::size_t refused_call = SIZE_MAX;
+  bool unmaps = true;
   std::size_t tables = 0;
   bool replaces = false;  // a planted fault: maps over what is there
 };
@@ -91,6 +92,7 @@ struct ModelCalls {
     return placed;
   }
   static bool release(void* address, std::size_t bytes) {
+    if (!kernel.unmaps) return false;
     return for_pages(address, bytes, [](int& page) {
       MODEL_CHECK(page != Kernel::kForeign);
       return page = Kernel::kNobodys, true;
@@ -102,7 +104,10 @@ struct ModelCalls {
   static void* remap(void*, std::size_t, std::size_t) { return nullptr; }
   static void prefer_huge_pages(void*, std::size_t) {}
   static void forbid_huge_pages(void*, std::size_t) {}
-  static bool can_be_read(const std::uint32_t*) { return true; }
+  static bool can_be_read(const std::uint32_t* word) {
+    const int* const p = page(address_of(word));
+    return p != nullptr && *p == Kernel::kOpen;
+  }
   static std::size_t resident_pages(void*, std::size_t) { return 0; }
   static bool would_grant(std::size_t) { return true; }
 };
@@ -138,11 +143,12 @@ struct GrowingArena {
     }
   }
 
+  static TableReach reach(std::size_t end) { return {end, end}; }
+
   void thread(unsigned self) {
     for (unsigned i = 0; i < 2; ++i) {
       const std::size_t count = running_plan->counts[self][i];
       if (count == 0) continue;
-      const auto reach = [](std::size_t end) { return TableReach{end, end}; };
       const std::uint32_t first = arena.take_growing(count, 1, reach).first;
       if (first == 0) continue;
       for (std::size_t n = first; n < first + count; ++n) {
@@ -184,6 +190,42 @@ struct GrowingArena {
   Arena arena;
   Plain<int> owner[kSlices];
   std::size_t taken = 0;  // not part of the modelled memory
+};
+
+// One thread decommits what is free, which the kernel grants or refuses, and vanishes at any step.
+template <bool kUnmaps>
+struct VanishedDecommit : GrowingArena {
+  static constexpr unsigned kThreads = 1;
+
+  VanishedDecommit() : free(arena.take_growing(2, 1, reach).first) {
+    MODEL_CHECK(free != 0 && arena.take_growing(1, 1, reach).first == free + 2);
+    arena.give(free);
+    kernel.unmaps = kUnmaps;
+  }
+  void thread(unsigned) { arena.decommit_free(); }
+  // In the child, in which the kernel refuses nothing.
+  void at_rest() {
+    SpinLock::enter_child();
+    kernel.unmaps = true;
+    arena.recover_lock();
+    arena.recover_in_child();
+    const ArenaStatistics books = arena.statistics();
+    std::size_t free_slices = 0;
+    arena.walk([&](std::uint32_t, std::size_t count, bool is_free) {
+      if (is_free) free_slices += count;
+    });
+    MODEL_CHECK(books.opened_bytes == (1 + 1 + free_slices) * kSlice);
+    MODEL_CHECK(books.lost_bytes == 0);
+    const bool is_free = free_slices == 2;
+    MODEL_CHECK(books.decommitted_bytes == (is_free ? 0 : 2 * kSlice));
+    // What counts as decommitted is unmapped, what is free is memory.
+    const int expected = is_free ? Kernel::kOpen : Kernel::kNobodys;
+    for (std::size_t p = 0; p < 2 * kSlice / kPage; ++p) {
+      MODEL_CHECK(kernel.pages[free * kSlice / kPage + p] == expected);
+    }
+  }
+
+  const std::uint32_t free;
 };
 
 void holds(const char* name, const Plan& plan, unsigned preemptions) {
@@ -231,6 +273,16 @@ TEST(ArenaGrowth, MappingOverWhatIsThereIsFoundOut) {
 
 TEST(ArenaGrowth, WhatIsFreeIsClosedMeanwhile) {
   holds("decommitted", {{{1, 1}, {1, 0}}, {true, true}, 0, kNever, true}, 2);
+}
+
+TEST(ArenaGrowth, AThreadVanishesWhileItDecommits) {
+  static constexpr Plan plan{{}, {}, 0, kNever, true};
+  running_plan = &plan;
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso}) {
+    const Options options{.memory = memory, .max_steps = 20'000, .forks = true};
+    expect_holds<VanishedDecommit<true>>("granted", options);
+    expect_holds<VanishedDecommit<false>>("refused", options);
+  }
 }
 
 }  // namespace

@@ -234,8 +234,13 @@ class DecommittedRanges {
     ++ranges_;
     if (is_mapped) {
       const bool decommitted = slices_.range.decommit(block);
+      // While the set has a block that is mapped the word names it, and the mark is in it.
+      if (!decommitted) {
+        remove(block);
+        unmark(block);
+      }
       decommitting_.store_release(0);
-      if (!decommitted) return unmark(block), remove(block), false;
+      if (!decommitted) return false;
       slices_.forget_advice(block);
     }
     if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
