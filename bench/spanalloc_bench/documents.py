@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from spanalloc_bench import tree
+from spanalloc_bench import tree, words
 
 
 def table(headings, rows, left=(0,)) -> list[str]:
@@ -16,7 +16,7 @@ def table(headings, rows, left=(0,)) -> list[str]:
 
 def origin(meta, processor=True) -> str:
     """Where and of what a run was made: machine, commit and day, of a command's record."""
-    where, commit = meta["machine"], meta["source"].get("commit", "")[:10]
+    where, commit = meta["machine"], words.commit(meta, 10)
     parts = [where["processor"], f"{where['cores']} cores"] if processor else []
     parts += [where["system"], f"Linux {where['kernel'].split('-')[0]}", where["libc"]]
     return ", ".join([*parts, *([f"commit {commit}"] if commit else []), meta["started"][:10]]) + "."

@@ -6,7 +6,7 @@ import os
 
 from markupsafe import Markup
 
-from spanalloc_bench import analyse, drawings, extensions, medians, packed, pages, plots, store, tables, words
+from spanalloc_bench import analyse, drawings, extensions, medians, packed, pages, plots, provenance, store, tables, words
 
 REPORT = "report.html"
 MANYCORE = "manycore.html"  # the simulated machine's part, where it has been run into this folder
@@ -28,7 +28,7 @@ def _run(found) -> list[tuple]:
     for part in ("suite", "settings"):
         run += list((meta.get(part) or {}).items())
     known = {"format", "machine", "git", "allocators", "cases", "suite", "settings", "started", "finished",
-             "command", "programs", "verified", "runs"}
+             "command", "programs", "verified", "runs", provenance.NOTE}
     run += [(key, value) for key, value in meta.items() if key not in known]
     run += [(f"run {number}", facts) for number, facts in enumerate(meta.get("runs") or [], start=1)]
     other = len(found.cases) - len(found.suite)

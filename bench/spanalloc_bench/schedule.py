@@ -207,13 +207,14 @@ def _describe(runner, cases, allocators, rounds, old) -> dict:
         described[case.id] = {
             **_case_facts(case), "programs": sorted(_programs(runner, [case])), "work": _work_of(case, runner),
         }
+    source = machine.git_commit(tree.SOURCE)
     return {
-        "format": FORMAT, "started": now, "rounds": rounds, "git": machine.git_commit(tree.SOURCE),
+        "format": FORMAT, "started": now, "rounds": rounds, "git": source,
         "machine": machine.describe(),
         "settings": {"sampling_interval_ms": execute.INTERVAL_MS, "sampling_share_percent": execute.SHARE_PERCENT},
         "allocators": [_allocator_facts(a, known.get(a.name, {})) for a in allocators],
         "programs": facts, "cases": described, "verified": {},
-        "runs": [{"started": now, "rounds": rounds, "load_at_start": round(machine.load(), 2),
+        "runs": [{"started": now, "rounds": rounds, "git": source, "load_at_start": round(machine.load(), 2),
                   "exits_are_seen": execute.exits_are_seen(runner.places)}],
     }
 

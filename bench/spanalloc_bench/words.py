@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import collections
 
-from spanalloc_bench import units
+from spanalloc_bench import provenance, units
 from spanalloc_bench.analyse import (
     APART_S, LOSS, MEMORY, METRIC, MIN_ROUNDS, START_UP_KIB, TIE, TIME, UNDECIDED, WIN,
 )
 
 
-def commit(meta) -> str:
-    """The commit, followed by "with changes" where the tree differed from it."""
-    git = meta.get("git") or ""
-    if isinstance(git, dict):
-        return f"{git.get('commit') or ''}{' with changes' if git.get('dirty') else ''}".strip()
-    return git
+def commit(meta, digits=40) -> str:
+    """The commits that a record names, each followed by "with changes" where the tree differed from it, and what the
+    record says of them."""
+    said = dict.fromkeys(f"{source['commit'][:digits]}{' with changes' if source.get('dirty') else ''}"
+                         for source, _ in provenance.sources(meta))
+    return ", ".join(said) + (f" ({provenance.note(meta)})" if said and provenance.note(meta) else "")
 
 
 def _case_words(found) -> str:
@@ -33,8 +33,7 @@ def overview(found) -> list[str]:
     said = [f"{machine.get('processor') or machine.get('cpu') or ''}{f', {cores} cores' if cores else ''}".strip(", ")]
     said += [f"{found.rounds} round{'s' * (found.rounds != 1)}", _case_words(found)]
     if commit(meta):
-        name, _, rest = commit(meta).partition(" ")
-        said.append(f"commit {name[:10]} {rest}".strip())
+        said.append(f"commit {commit(meta, 10)}")
     return [text for text in said if text]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 
-from spanalloc_bench import store, tree
+from spanalloc_bench import store, tree, words
 from papers.shared.figures import judges, records, verdicts
 from papers.shared.figures.catalogue import FIGURES, PAPERS
 from papers.shared.figures.figure import Answer
@@ -65,14 +65,14 @@ def _origin(folder) -> str:
     path, name = os.path.abspath(folder), os.path.basename(os.path.normpath(folder))
     if os.path.commonpath([path, tree.SOURCE]) == tree.SOURCE:
         name = f"[{name}]({os.path.relpath(path, os.path.join(tree.SOURCE, 'docs'))})"
-    commit, day = meta.get("git", {}).get("commit"), (meta.get("started") or "")[:10]
-    facts = [f"commit {commit[:7]}" if commit else "", day]
+    commit, day = words.commit(meta, 7), (meta.get("started") or "")[:10]
+    facts = [f"commit {commit}" if commit else "", day]
     return ", ".join(filter(None, [name, *facts]))
 
 
 def _origins(folders) -> str:
     newer = " What the engines have become since that commit is in no verdict."
-    known = any(store.read_meta(folder).get("git", {}).get("commit") for folder in folders)
+    known = any(words.commit(store.read_meta(folder)) for folder in folders)
     return f" Results: {'; '.join(map(_origin, folders))}.{newer if known else ''}"
 
 
