@@ -24,6 +24,8 @@ repeat one of a figure's are not listed twice.
   size) hold when every run says so.
 - **by construction**: what our own workload is told to do is what the paper's table says. Nothing is measured, so it
   does not count among what holds; where the parameters differ, the claim does not hold.
+- **not at this scale**: what the paper saw does not come about at the size that its experiment has here. What was seen
+  stands beside it.
 - **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.
 - **not measured**: what the claim is about exists, but these results are older than it, or than its figure; a run of the
   command tells.
@@ -46,6 +48,7 @@ and are not counted.
 
 A claim is judged on the engine that stands for the paper's system (in brackets), one about how large the authors' program is
 on that program; what others do follows it.
+"Differs" says below a claim how what is measured here is not what the paper measured.
 Claims are paraphrased as near to the paper's words as they can be measured; "here" marks what we made of a vague word.
 Peers are those that Debian packages, so younger than the papers' by years.
 """
@@ -85,6 +88,7 @@ def _claim_row(claim, record):
     text = f"{_escaped(claim.text)} ({'**ours**' if claim.own else _escaped(claim.place)})"
     rule = verdicts.rule(claim)
     text += f"<br>*Rule:* {_escaped(rule)}" if rule else ""
+    text += f"<br>*Differs:* {_escaped(claim.differs)}" if claim.differs else ""
     if judged is None:
         return Answer.NOT_MEASURED.value, f"| {text} | **{Answer.NOT_MEASURED.value}** | this figure is not in these results |"
     subject = f" [{judged['subject']}]" if judged["subject"] else ""

@@ -25,6 +25,7 @@ class Answer(enum.Enum):
     DOES_NOT_HOLD = "does not hold"
     UNDECIDED = "undecided"                        # the noise, or too few rounds, leave it open
     BY_CONSTRUCTION = "by construction"            # our own workload's parameters are the paper's: nothing is measured
+    NOT_AT_THIS_SCALE = "not at this scale"        # our workload is too small, or too short, for what the paper saw
     NOT_BUILT = "not built"                        # what the claim is about does not exist yet
     NOT_MEASURED = "not measured"                  # it exists by now, but did not when these results were recorded
     CANNOT_BE_SHOWN_HERE = "cannot be shown here"  # too few cores, or something absent from this machine
@@ -161,6 +162,7 @@ class Claim:
     series: str | None = None  # the part of the figure that it is about; None: all of it
     huge_pages: bool = False  # needs a kernel that gives huge pages where asked
     own: bool = False         # ours: the paper says nothing of it
+    differs: str = ""         # how what is measured here is not what the paper measured; stands below the claim
 
 
 OWN = ""  # in a panel's base

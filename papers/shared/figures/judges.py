@@ -124,7 +124,8 @@ def _join(verdicts) -> Verdict:
     """All of them must hold; one that clearly does not is enough against."""
     verdicts = list(verdicts)
     answers = [v.answer for v in verdicts]
-    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NOT_BUILT, Answer.BY_CONSTRUCTION):
+    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NOT_AT_THIS_SCALE, Answer.NOT_BUILT,
+                   Answer.BY_CONSTRUCTION):
         if answer in answers:
             break
     else:
@@ -658,6 +659,51 @@ def simulated_less(count, what, than, of=SUBJECT, least=1):
 
     return Judge(ask, lambda subject: (
         f"{what} of {of or subject} below that of {than} on every simulated number of cores from {least} on"))
+
+
+def in_proportion(saved: Measure, cost: Measure, without, factor, of=SUBJECT, at=everywhere):
+    """By what factor `of` has less of one measure than `without`, and by what factor it has more of the other: their
+    quotient differs from point to point by at most `factor`."""
+
+    def ask(data, subject):
+        one, points = of or subject, at(data)
+
+        def factors(point):
+            pairs = [(data.score(a, m, [point]), data.score(b, m, [point]))
+                     for a, b, m in ((without, one, saved), (one, without, cost))]
+            return [quotient(*pair) for pair in pairs]
+
+        both = {point: factors(point) for point in points}
+        quotients = [quotient(*pair) for pair in both.values()]
+        spread = data.ratio(combined(max, *quotients), combined(min, *quotients))
+        shown = [" for ".join(f"{statistics.median(scores.values()):.2f}" for scores in pair) for pair in both.values()]
+        text = f"factors by which {one} has less {saved.name} than {without}, for more {cost.name}: " + ", ".join(
+            f"{point.x} {words}" for point, words in zip(points, shown))
+        return Verdict(_against_band(spread, None, factor), f"{text}; largest quotient over the smallest {spread}")
+
+    return Judge(ask, lambda subject: (
+        f"{saved.name} {without}/{of or subject} over {cost.name} {of or subject}/{without}, the largest of all places "
+        f"{_times(None, factor)} the smallest"))
+
+
+def _set_aside(answer, judge, why):
+    """What the judge says is told, and is no verdict."""
+
+    def ask(data, subject):
+        found = judge(data, subject)
+        return dataclasses.replace(found, answer=answer, text=f"{why}; seen here: {found.answer.value}; {found.text}")
+
+    return dataclasses.replace(judge, ask=ask)
+
+
+def by_construction(judge, why):
+    """Our workload is told to be as the claim says; it says how the judge's numbers come about."""
+    return _set_aside(Answer.BY_CONSTRUCTION, judge, why)
+
+
+def not_at_this_scale(judge, why):
+    """What the paper saw does not come about at the size that the workload has here."""
+    return _set_aside(Answer.NOT_AT_THIS_SCALE, judge, why)
 
 
 def if_known(judge, reason):
