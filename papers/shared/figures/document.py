@@ -24,6 +24,8 @@ repeat one of a figure's are not listed twice.
   size) hold when every run says so.
 - **by construction**: what our own workload is told to do is what the paper's table says. Nothing is measured, so it
   does not count among what holds; where the parameters differ, the claim does not hold.
+- **no power**: the experiment gives everybody the same, so that it would say this whatever was so. What was seen stands
+  beside it.
 - **not at this scale**: what the paper saw does not come about at the size that its experiment has here. What was seen
   stands beside it.
 - **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.

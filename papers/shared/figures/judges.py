@@ -124,8 +124,8 @@ def _join(verdicts) -> Verdict:
     """All of them must hold; one that clearly does not is enough against."""
     verdicts = list(verdicts)
     answers = [v.answer for v in verdicts]
-    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NOT_AT_THIS_SCALE, Answer.NOT_BUILT,
-                   Answer.BY_CONSTRUCTION):
+    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NO_POWER, Answer.NOT_AT_THIS_SCALE,
+                   Answer.NOT_BUILT, Answer.BY_CONSTRUCTION):
         if answer in answers:
             break
     else:
@@ -686,14 +686,13 @@ def in_proportion(saved: Measure, cost: Measure, without, factor, of=SUBJECT, at
         f"{_times(None, factor)} the smallest"))
 
 
+def _aside(found, answer, why) -> Verdict:
+    """What was found is told, and is no verdict."""
+    return dataclasses.replace(found, answer=answer, text=f"{why}; seen here: {found.answer.value}; {found.text}")
+
+
 def _set_aside(answer, judge, why):
-    """What the judge says is told, and is no verdict."""
-
-    def ask(data, subject):
-        found = judge(data, subject)
-        return dataclasses.replace(found, answer=answer, text=f"{why}; seen here: {found.answer.value}; {found.text}")
-
-    return dataclasses.replace(judge, ask=ask)
+    return dataclasses.replace(judge, ask=lambda data, subject: _aside(judge(data, subject), answer, why))
 
 
 def by_construction(judge, why):
@@ -704,6 +703,33 @@ def by_construction(judge, why):
 def not_at_this_scale(judge, why):
     """What the paper saw does not come about at the size that the workload has here."""
     return _set_aside(Answer.NOT_AT_THIS_SCALE, judge, why)
+
+
+def no_power(judge, why):
+    """The experiment would say so whatever was so."""
+    return _set_aside(Answer.NO_POWER, judge, why)
+
+
+def told_apart(judge, measure: Measure, by, at=everywhere):
+    """What the judge says, if the experiment tells anybody apart: the contenders' measures, as means over the points, reach
+    over a factor of more than `by`, the judge's own uncertainty aside."""
+
+    def ask(data, subject):
+        found = judge(data, subject)
+        scores = {}
+        for name in data.measured():
+            try:
+                scores[name] = statistics.median(data.score(name, measure, at(data)).values())
+            except (NoData, statistics.StatisticsError):
+                continue  # it has not been measured at all places
+        if len(scores) < 2 or max(scores.values()) > by * min(scores.values()):
+            return found
+        least, largest = min(scores, key=scores.get), max(scores, key=scores.get)
+        return _aside(found, Answer.NO_POWER, (
+            f"the {measure.name} of all {len(scores)} lies within {scores[largest] / scores[least] - 1:.1%}, from {least} to "
+            f"{largest}"))
+
+    return dataclasses.replace(judge, ask=ask)
 
 
 def if_known(judge, reason):

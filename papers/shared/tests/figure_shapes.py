@@ -388,6 +388,7 @@ SET_ASIDE = {
     **{f"scalloc-table1/producer-consumer{more}": Answer.BY_CONSTRUCTION for more in ("", "-more")},
     **{f"supermalloc-12/{name}": Answer.NOT_AT_THIS_SCALE for name in (
         "smallest-footprint", "hoard-twice-the-footprint", "dlmalloc-twice-the-footprint")},
+    **{f"supermalloc-ablations/{name}": Answer.NO_POWER for name in ("fullest-fit-empties", "first-fit-as-good")},
 }
 # Claims that no run decides: parameters of our cases, and what cannot be measured.
 BY_PARAMETERS = {f"scalloc-table1/{name}" for name in (

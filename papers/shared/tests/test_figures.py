@@ -242,6 +242,30 @@ class GuardTest(unittest.TestCase):
         judge = judges.less(TIME, ("glibc", "jemalloc"), at=judges.fewest)
         self.assertEqual(judge(self.of(figure, ("scalloc", "glibc"), threadtest), "scalloc").answer, Answer.UNDECIDED)
 
+    def test_what_gives_all_the_same_has_no_power(self):
+        figure = FIGURES["scalloc-6a"]
+        judge = judges.told_apart(judges.less(TIME, "glibc"), TIME, 1.05)
+        for slower, answer in ((1.04, Answer.NO_POWER), (1.06, Answer.HOLDS)):
+            data = self.of(figure, ("scalloc", "glibc"), lambda name, point: {"elapsed": slower if name == "glibc" else 1.0})  # noqa: B023
+            found = judge(data, "scalloc")
+            self.assertEqual(found.answer, answer, found.evidence)
+            self.assertEqual("lies within 4.0%, from scalloc to glibc; seen here: holds" in found.evidence,
+                             answer is Answer.NO_POWER)
+
+    def test_factors_in_proportion(self):
+        figure = FIGURES["scalloc-6a"]
+        judge = judges.in_proportion(MEMORY, TIME, "glibc", 2.0)
+
+        def data(most):
+            # From place to place `scalloc` saves 2 to 2 * most times the memory, at the same price.
+            places = [point.case.id for point in figure.points(CORES)]
+            return self.of(figure, ("scalloc", "glibc"), lambda name, point: {
+                "elapsed": 1.0 if name == "glibc" else 3.0,
+                "memory": 9e6 / (1 if name == "glibc" else 2 * most ** (places.index(point.case.id) / (len(places) - 1)))})
+
+        self.assertEqual(judge(data(1.9), "scalloc").answer, Answer.HOLDS)
+        self.assertEqual(judge(data(2.2), "scalloc").answer, Answer.DOES_NOT_HOLD)
+
     def test_one_who_is_faster_is_enough_against(self):
         figure, claim = self.claim("scalloc-6a/fastest-backend")
         slow = lambda name, point: {"elapsed": 2.0 if name == "scalloc" else 1.0}  # noqa: E731
