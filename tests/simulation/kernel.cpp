@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "base/bits.hpp"
@@ -391,12 +393,34 @@ std::size_t Kernel::resident(void* address, std::size_t bytes) const {
   return count;
 }
 
-std::size_t Kernel::resident() const {
+std::size_t Kernel::present() const {
   std::size_t pages = 0;
   for (const auto& [start, mapping] : mappings_) {
     if (mapping.open) pages += resident(pointer_to(start), mapping.end - start);
   }
   return pages * kPage;
+}
+
+std::size_t Kernel::resident() const {
+  std::FILE* const maps = std::fopen("/proc/self/smaps", "r");
+  SIM_CHECK(maps != nullptr, "smaps: %s", std::strerror(errno));
+  std::size_t kib = 0;
+  bool is_ours = false;
+  char line[512];
+  while (std::fgets(line, sizeof line, maps) != nullptr) {
+    std::uintptr_t start = 0;
+    std::uintptr_t end = 0;
+    std::size_t rss = 0;
+    if (std::sscanf(line, "%zx-%zx ", &start, &end) == 2) {
+      auto mapping = mappings_.upper_bound(start);
+      if (mapping != mappings_.begin() && std::prev(mapping)->second.end > start) --mapping;
+      is_ours = mapping != mappings_.end() && mapping->first < end;
+    } else if (is_ours && std::sscanf(line, "Rss: %zu kB", &rss) == 1) {
+      kib += rss;
+    }
+  }
+  std::fclose(maps);
+  return kib * kKiB;
 }
 
 // --- The clock -----------------------------------------------------------------------------------

@@ -90,7 +90,10 @@ class Kernel {
   bool would_grant(std::size_t bytes);
   bool can_be_read(const void* address) const;
   std::size_t resident(void* address, std::size_t bytes) const;
-  /// Of all mappings of the library.
+  /// Of all mappings of the library: pages that are mapped, the kernel's page of zeros, too, which
+  /// stands where nothing has been written yet.
+  std::size_t present() const;
+  /// ... without that page. Reads all mappings of the process.
   std::size_t resident() const;
   bool is_locked() const { return plan_.locked; }
   bool is_locked_at(const void* page) const;
