@@ -312,13 +312,14 @@ class RecordedTest(unittest.TestCase):
             for folder in self.folders(name):
                 self.assertTrue(read(folder), folder)
 
-    def test_the_document_of_the_papers_is_what_the_samples_say(self):
-        from papers.shared.figures import papers
+    def test_the_documents_of_the_papers_are_what_the_samples_say(self):
+        from papers.shared.figures import documents
 
         folders = [folder for folder in self.folders(store.SAMPLES) if figures.notes(folder)]
         self.assertTrue(folders)
-        with open(os.path.join(SOURCE, "docs", "papers.md"), encoding="utf-8") as file:
-            self.assertEqual(papers(*folders), file.read(), f"spanalloc bench papers --results {' '.join(folders)} --write")
+        for name, text in documents(*folders).items():
+            with open(os.path.join(SOURCE, name), encoding="utf-8") as file:
+                self.assertEqual(text, file.read(), f"spanalloc bench papers --results {' '.join(folders)} --write")
 
 
 if __name__ == "__main__":

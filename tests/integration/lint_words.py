@@ -31,7 +31,6 @@ SUFFIXES = (".h", ".hpp", ".c", ".cpp", ".in")
 ALLOWED = (
     (r"\bkName = \"[^\"]*\"", "the name of a library, which users know"),
     (r"\bOwnHeapResource\b", "a class of include/spanalloc/memory_resource.hpp, likewise"),
-    (r"\btwice what is live \(219 MiB\b", "a claim of docs/papers.md, which a command writes"),
     (r"\btimer slack\b", "the kernel's word (prctl(2))"),
     (r"\blive_labs\b", "a field of include/spanalloc/spanalloc.h, which programs are compiled against"),
     (r"\bcarved_(bytes|blocks)\b|`carved`|\tcarved\t", "figures of include/spanalloc/spanalloc.h and of statistics, likewise"),

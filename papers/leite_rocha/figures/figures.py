@@ -19,6 +19,7 @@ PAPER = Paper(
     (("Figure 1", "diagram: block information"), ("Figure 2", "diagram: locating neighbours"),
      ("Figure 3", "diagram: backward coalescing"), ("Figure 4", "diagram: simultaneous coalescing"),
      ("Listings", "code: mapper, controller, allocation, deallocation")),
+    room="leite_rocha",
 )
 COA, COA_R, OURS, SYS, NBBS = "tree", "tree-recursive", "static", "mmap", "nbbs"
 MANAGERS = (COA, COA_R, OURS, SYS, NBBS)

@@ -28,6 +28,13 @@ def papers(*folders) -> str:
     return document.papers(*folders)
 
 
+def documents(*folders) -> dict[str, str]:
+    """The same, by the files of the source tree that hold it."""
+    from papers.shared.figures import document
+
+    return document.documents(*folders)
+
+
 def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None,
             building=False) -> list[str]:
     """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes

@@ -71,7 +71,7 @@ def papers_command(
     more: Optional[List[str]] = typer.Argument(
         None, metavar="[DIR...]", help="Further folders; of a figure that is in several the last one counts."
     ),
-    write: bool = typer.Option(False, "--write", help="Write docs/papers.md instead of printing it."),
+    write: bool = typer.Option(False, "--write", help="Write docs/papers.md and each paper's CLAIMS.md instead of printing them."),
 ):
     """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing. In
     a fresh clone no figure has been run: what was recorded is below bench/results/figures.
@@ -85,14 +85,14 @@ def papers_command(
     from papers.shared import figures
 
     first = os.path.abspath(results) if results else tree.DEFAULT_OUT
-    text = figures.papers(first, *map(os.path.abspath, more or []))
+    folders = (first, *map(os.path.abspath, more or []))
     if not write:
-        print(text, end="")
+        print(figures.papers(*folders), end="")
         return
-    path = os.path.join(tree.SOURCE, "docs", "papers.md")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    print(f"wrote {path}")
+    for name, text in figures.documents(*folders).items():
+        with open(os.path.join(tree.SOURCE, name), "w", encoding="utf-8") as file:
+            file.write(text)
+        print(f"wrote {name}")
 
 
 class _Figures:

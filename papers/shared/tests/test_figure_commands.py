@@ -35,10 +35,38 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual(text, papers("/nonexistent"))
         for figure, claim, key in keys():
             self.assertIn(f"`spanalloc bench figure {figure.id}`", text)
-        self.assertEqual(len(re.findall(r"^\| .* \| \*\*not measured\*\* \| this figure is not in these results \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
+        self.assertEqual(len(re.findall(r"^\| \[\d+\]\(#c\d+\) \| .* \| \*\*not measured\*\* \| this figure is not in these results \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
         for paper in PAPERS.values():
             for number, what in paper.structural:
                 self.assertIn(f"- {number}: {what}", text)
+
+    def test_cells_are_short_and_the_rest_is_at_the_end(self):
+        from papers.shared.figures import document
+
+        claim = next(claim for _, claim, _ in keys())
+        long = "; ".join(f"time of allocator{n} against {n} times 1.0{n}" for n in range(20))
+        row = document._row(claim, {"claims": [{
+            "name": claim.name, "verdict": "holds", "subject": "scalloc", "evidence": long,
+            "beside": {"standard": {"verdict": "undecided", "evidence": "none"}}}]})
+        cells = row.line(7).split(" | ")
+        self.assertLessEqual(max(map(len, cells)), document.MOST_OF_A_CELL + len(" |"))
+        self.assertEqual(cells[0], "| [7](#c7)")
+        self.assertEqual(cells[2], "**holds** [scalloc]")
+        end = row.at_the_end(7)
+        self.assertTrue(end.startswith('- <a id="c7"></a>**7.** '))
+        self.assertIn(f"*Measured:* {long}.", end)
+        self.assertTrue(end.endswith("*standard:* undecided; none."))
+
+    def test_each_number_has_its_end(self):
+        from papers.shared.figures import documents
+
+        texts = documents("/nonexistent")
+        self.assertEqual(len(texts), 1 + len(PAPERS))
+        for name, text in texts.items():
+            rows, ends = re.findall(r"^\| \[(\d+)\]", text, re.MULTILINE), re.findall(r'^- <a id="c(\d+)">', text, re.MULTILINE)
+            self.assertEqual(rows, ends, name)
+            self.assertEqual(rows, [str(n) for n in range(1, len(rows) + 1)], name)
+            self.assertEqual(bool(rows), name.endswith("CLAIMS.md"), name)
 
     def test_the_rules_of_the_judges_are_stated(self):
         from papers.shared.figures import papers
@@ -61,7 +89,7 @@ class DocumentTest(unittest.TestCase):
         self.assertTrue(all(claim.own for claim in beyond))
         text = papers("/nonexistent")
         self.assertEqual(text.count("(**ours**)"), len(own))
-        rows = re.findall(r"^\| \[.*?\]\(#\w+\)((?: \| \d+)+) \|$", text, re.MULTILINE)
+        rows = re.findall(r"^\| \[.*?\]\(\.\./papers/\w+/CLAIMS\.md\)((?: \| \d+)+) \|$", text, re.MULTILINE)
         counted = sum(int(n) for row in rows for n in re.findall(r"\d+", row))
         self.assertEqual(counted, sum(1 for _ in keys()) - len(own))
 
@@ -186,7 +214,7 @@ class OutcomeTest(unittest.TestCase):
             with open(os.path.join(folder, "figures", "scalloc-7b.json"), "w", encoding="utf-8") as file:
                 json.dump(record, file)
             text = papers(folder)
-        section = text[text.index("### Figure 7b"):text.index("### Figure 8a")]
+        section = text[text.index("## Figure 7b"):text.index("## Figure 8a")]
         self.assertEqual(section.count("**holds**"), 3)
         self.assertIn("absent: hoard", section)
         self.assertNotIn("supermalloc", section)
@@ -205,10 +233,10 @@ class OutcomeTest(unittest.TestCase):
             with open(os.path.join(folder, "figures", f"{figure.id}.json"), "w", encoding="utf-8") as file:
                 json.dump(record, file)
             text = papers(folder)
-        section = text[text.index("### Table 1"):text.index("### Figure 5")]
+        section = text[text.index("## Table 1"):text.index("## Figure 5")]
         self.assertEqual((section.count("**by construction**"), section.count("**holds**")), (7, 1))
         self.assertIn("| paper | holds | does not hold | undecided | by construction | no power | not at this scale | not measured |", text)
-        self.assertRegex(text, r"\(#scalloc\) \| 1 \| 0 \| 0 \| 7 \| 0 \| 0 \| \d+ \| 2 \|\n")
+        self.assertRegex(text, r"papers/scalloc/CLAIMS.md\) \| 1 \| 0 \| 0 \| 7 \| 0 \| 0 \| \d+ \| 2 \|\n")
         shown = io.StringIO()
         run.show(data, record, Console(file=shown, width=200))
         self.assertEqual(shown.getvalue().count("by construction"), 7)
@@ -298,7 +326,7 @@ class KeptTest(unittest.TestCase):
             both = papers(self.folder, newer)
         self.assertIn("machine code, bytes of standard 7; jemalloc 9", both)
         self.assertNotIn("80,716", both)
-        self.assertIn("### Figure 12: SuperServer", both)
+        self.assertIn("## Figure 12: SuperServer", both)
         self.assertNotEqual(both, papers(self.folder))
 
     def test_places_of_unequal_rounds_are_said(self):
