@@ -179,7 +179,12 @@ bool release(void* address, std::size_t bytes) {
 }
 
 bool unmap(void* address, std::size_t bytes) {
-  if (!release(address, bytes)) return false;
+  if (!release(address, bytes)) {
+    // What lies in the middle of a mapping stays, where there are as many mappings as may be. Its
+    // pages need not.
+    (void)purge(address, bytes);
+    return false;
+  }
   unmapped_last.store_relaxed(address_of(address));
   return true;
 }

@@ -37,8 +37,8 @@ bool release(void* address, std::size_t bytes);
 
 /// A readable and writable zeroed mapping of its own. nullptr when refused.
 void* map(std::size_t bytes, std::size_t alignment);
-/// release() of all that map() has returned. Where addresses are short map() may use them again.
-/// (What an arena releases is no place for anybody: the arena grows, or is to be mapped again.)
+/// release() of what map() has returned; if it is refused, its pages go back all the same. Where
+/// addresses are short map() uses them again. (What an arena releases is no place for anybody.)
 bool unmap(void* address, std::size_t bytes);
 /// Makes a mapping larger, at a place that the kernel chooses when it cannot grow where it is, or
 /// smaller where it is; what is behind the old end reads as zero. So can any open range be: then

@@ -342,6 +342,12 @@ void* Kernel::remap(void* address, std::size_t old_bytes, std::size_t new_bytes)
   return pointer_to(place);
 }
 
+void Kernel::forget_pages(void* address, std::size_t bytes) {
+  if (plan_.locked) return;
+  scheduler.drain_range_of_all(address, bytes);
+  madvise(address, bytes, MADV_DONTNEED);
+}
+
 bool Kernel::purge(void* address, std::size_t bytes, Call call) {
   const std::uintptr_t start = address_of(address);
   // A fork's child asks by this whether a page of a reservation is there still, which a vanished
@@ -414,6 +420,8 @@ std::size_t Kernel::resident() const {
     if (std::sscanf(line, "%zx-%zx ", &start, &end) == 2) {
       auto mapping = mappings_.upper_bound(start);
       if (mapping != mappings_.begin() && std::prev(mapping)->second.end > start) --mapping;
+      // (What is closed, or foreign, may stand for the simulator's own.)
+      while (mapping != mappings_.end() && mapping->first < end && !mapping->second.open) ++mapping;
       is_ours = mapping != mappings_.end() && mapping->first < end;
     } else if (is_ours && std::sscanf(line, "Rss: %zu kB", &rss) == 1) {
       kib += rss;

@@ -87,6 +87,8 @@ class Kernel {
   bool release(void* address, std::size_t bytes, Call call);
   void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes);
   bool purge(void* address, std::size_t bytes, Call call);
+  /// The purge of all that stays mapped, which no kernel refuses but for locked memory.
+  void forget_pages(void* address, std::size_t bytes);
   bool would_grant(std::size_t bytes);
   bool can_be_read(const void* address) const;
   std::size_t resident(void* address, std::size_t bytes) const;

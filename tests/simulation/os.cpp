@@ -69,7 +69,9 @@ void* map_unheard(std::size_t bytes, std::size_t alignment) {
 }
 bool unmap(void* address, std::size_t bytes) {
   const CallGuard guard;
-  return kernel.release(address, bytes, Call::unmap);
+  const bool unmapped = kernel.release(address, bytes, Call::unmap);
+  if (!unmapped) kernel.forget_pages(address, bytes);
+  return unmapped;
 }
 void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
   const CallGuard guard;

@@ -40,6 +40,23 @@ TEST(Os, MapsAlignedAndPurgesToZero) {
   EXPECT_EQ(errno, 77) << "no call changes errno";
 }
 
+// A refused unmapping is one of addresses alone: in the middle of a mapping, where there are as
+// many mappings as may be.
+TEST(Os, WhatCannotBeUnmappedGivesItsPagesBack) {
+  constexpr std::size_t kBytes = 3 * 65536;
+  auto* const p = static_cast<char*>(os::map(kBytes, 1));
+  ASSERT_NE(p, nullptr);
+  std::memset(p, 1, kBytes);
+  errno = 77;
+  {
+    const test::NothingIsUnmapped refused;
+    EXPECT_FALSE(os::unmap(p, kBytes));
+  }
+  EXPECT_EQ(errno, 77);
+  for (std::size_t i = 0; i < kBytes; i += 4096) ASSERT_EQ(p[i], 0) << i;
+  EXPECT_TRUE(os::unmap(p, kBytes));
+}
+
 // --- Mapping anew --------------------------------------------------------------------------------
 
 // Open memory like an arena's; the part in the middle is renewed.
