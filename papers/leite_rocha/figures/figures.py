@@ -20,6 +20,7 @@ PAPER = Paper(
      ("Figure 3", "diagram: backward coalescing"), ("Figure 4", "diagram: simultaneous coalescing"),
      ("Listings", "code: mapper, controller, allocation, deallocation")),
     room="leite_rocha",
+    pictured="coalescing-5",
 )
 COA, COA_R, OURS, SYS, NBBS = "tree", "tree-recursive", "static", "mmap", "nbbs"
 MANAGERS = (COA, COA_R, OURS, SYS, NBBS)
@@ -142,16 +143,18 @@ def _threads_of(point):
     return int(point.series.split()[0])
 
 
-@j.Judge
-def _as_many_as_threads(data, subject):
-    """At each number of threads that there are cores for, over all numbers of blocks."""
-    counts = [t for t in dict.fromkeys(map(_threads_of, data.points)) if t <= max(2, data.cores)]
-    judges = (j.mean_within(FAILURES, t / 2, 2 * t, at=j.series(f"{t} threads")) for t in counts)
+def _nearer_to_threads(data, subject):
+    """At each number of threads that there are cores for, and of blocks: below the geometric middle of both."""
+    places = [p for p in data.points if _threads_of(p) <= max(2, data.cores)]
+    judges = (j.value_within(FAILURES, None, _threads_of(p) * math.sqrt(p.x), at=lambda found, p=p: [p]) for p in places)
     return j.all_of(*judges)(data, subject)
 
 
-@j.Judge
-def _more_in_the_middle(data, subject):
+_AS_MANY_AS_THREADS = j.Judge(_nearer_to_threads, lambda subject: (
+    f"failures of {subject} at every place below the number of threads times the root of the blocks a thread"))
+
+
+def _is_more_in_the_middle(data, subject):
     """In proportion to the threads, against the fewest and the most of them."""
 
     def places(*counts):
@@ -161,6 +164,10 @@ def _more_in_the_middle(data, subject):
     ends = (2, max(map(_threads_of, data.points)))
     judges = (j.changes(FAILURES, places(end), places(*MIDDLE), low=typical / end) for end in ends)
     return j.all_of(*judges)(data, subject)
+
+
+_MORE_IN_THE_MIDDLE = j.Judge(_is_more_in_the_middle, lambda subject: (
+    f"failures a thread of {subject} with {', '.join(map(str, MIDDLE))} threads above those with two and with the most"))
 
 
 FIGURE_8 = Figure(
@@ -179,13 +186,13 @@ FIGURE_8 = Figure(
                j.changes(FAILURES, j.series(TWO_THREADS, j.fewest), j.series(TWO_THREADS, j.most), low=1.0), beside=(),
                cores=2),
         _claim("as-many-as-threads",
-               "The total number of coalescing failures is closer to the number of threads itself (here: for each "
-               "number of threads up to the cores, half to twice that, as mean over the numbers of blocks).",
-               "§5 \"Coalescing Failures\"", _as_many_as_threads, beside=(), cores=2),
+               "The total number of coalescing failures is closer to the number of threads itself (here: than to the "
+               "number of frees, as a ratio, for each number of blocks and of threads up to the cores).",
+               "§5 \"Coalescing Failures\"", _AS_MANY_AS_THREADS, beside=(), cores=2),
         _claim("more-in-the-middle",
                "With 500 to 4000 blocks and with 8, 12 and 16 threads there is a higher amount of coalescing failures "
                "(here: more a thread than with two and with the most threads).", "§5 \"Coalescing Failures\"",
-               _more_in_the_middle, beside=(), cores=MIDDLE_CORES),
+               _MORE_IN_THE_MIDDLE, beside=(), cores=MIDDLE_CORES),
         Claim("recursive-close-to-one",
               "With recursive coalescing the number of remaining blocks is close to 1 on average, at "
               "most 2 or 3 (here: at most half a failure on average, and never more than 2).",

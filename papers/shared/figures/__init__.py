@@ -35,6 +35,13 @@ def documents(*folders) -> dict[str, str]:
     return document.documents(*folders)
 
 
+def pictures(*folders) -> dict[str, bytes]:
+    """The pictures of the papers' reports, by their files."""
+    from papers.shared.figures import document
+
+    return document.pictures(*folders)
+
+
 def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None,
             building=False) -> list[str]:
     """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes

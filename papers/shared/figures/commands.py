@@ -71,7 +71,8 @@ def papers_command(
     more: Optional[List[str]] = typer.Argument(
         None, metavar="[DIR...]", help="Further folders; of a figure that is in several the last one counts."
     ),
-    write: bool = typer.Option(False, "--write", help="Write docs/papers.md and each paper's CLAIMS.md instead of printing them."),
+    write: bool = typer.Option(False, "--write", help="Write docs/papers.md and, in each paper's room, CLAIMS.md and the picture of REPORT.md, "
+                                               "instead of printing."),
 ):
     """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing. In
     a fresh clone no figure has been run: what was recorded is below bench/results/figures.
@@ -89,9 +90,10 @@ def papers_command(
     if not write:
         print(figures.papers(*folders), end="")
         return
-    for name, text in figures.documents(*folders).items():
-        with open(os.path.join(tree.SOURCE, name), "w", encoding="utf-8") as file:
-            file.write(text)
+    texts = {name: text.encode() for name, text in figures.documents(*folders).items()}
+    for name, content in {**texts, **figures.pictures(*folders)}.items():
+        with open(os.path.join(tree.SOURCE, name), "wb") as file:
+            file.write(content)
         print(f"wrote {name}")
 
 

@@ -217,6 +217,7 @@ class Paper:
     machine: str                          # what the paper measured on
     structural: tuple[tuple[str, str], ...]  # (number, what it is): not an experiment
     room: str = ""                        # its folder below papers/, where that is not the key
+    pictured: str = ""                    # the figure in its REPORT.md
 
 
 def thread_axis(cores: int, at_least: int = 8) -> list[int]:

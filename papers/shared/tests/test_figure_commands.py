@@ -20,7 +20,7 @@ from papers.shared.figures import codesize, judges, records, verdicts  # noqa: E
 from papers.shared.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from papers.shared.figures.data import Data  # noqa: E402
 from papers.shared.figures.figure import Answer  # noqa: E402
-from spanalloc_bench import allocators, manycore_rows, store  # noqa: E402
+from spanalloc_bench import allocators, manycore_rows, store, tree  # noqa: E402
 
 
 DRAWN = ("scalloc-6a", "scalloc-7b", "scalloc-12a", "scalloc-11", "scalloc-7.4", "supermalloc-5", "supermalloc-12",
@@ -35,7 +35,7 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual(text, papers("/nonexistent"))
         for figure, claim, key in keys():
             self.assertIn(f"`spanalloc bench figure {figure.id}`", text)
-        self.assertEqual(len(re.findall(r"^\| \[\d+\]\(#c\d+\) \| .* \| \*\*not measured\*\* \| this figure is not in these results \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
+        self.assertEqual(len(re.findall(r"^\| \[\d+\]\(#\S+\) \| .* \| \*\*not measured\*\* \| this figure is not in these results \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
         for paper in PAPERS.values():
             for number, what in paper.structural:
                 self.assertIn(f"- {number}: {what}", text)
@@ -45,15 +45,15 @@ class DocumentTest(unittest.TestCase):
 
         claim = next(claim for _, claim, _ in keys())
         long = "; ".join(f"time of allocator{n} against {n} times 1.0{n}" for n in range(20))
-        row = document._row(claim, {"claims": [{
+        row = document._row("figure-1", claim, {"claims": [{
             "name": claim.name, "verdict": "holds", "subject": "scalloc", "evidence": long,
             "beside": {"standard": {"verdict": "undecided", "evidence": "none"}}}]})
         cells = row.line(7).split(" | ")
         self.assertLessEqual(max(map(len, cells)), document.MOST_OF_A_CELL + len(" |"))
-        self.assertEqual(cells[0], "| [7](#c7)")
+        self.assertEqual(cells[0], f"| [7](#figure-1-{claim.name})")
         self.assertEqual(cells[2], "**holds** [scalloc]")
         end = row.at_the_end(7)
-        self.assertTrue(end.startswith('- <a id="c7"></a>**7.** '))
+        self.assertTrue(end.startswith(f'- <a id="figure-1-{claim.name}"></a>**7.** '))
         self.assertIn(f"*Measured:* {long}.", end)
         self.assertTrue(end.endswith("*standard:* undecided; none."))
 
@@ -63,9 +63,11 @@ class DocumentTest(unittest.TestCase):
         texts = documents("/nonexistent")
         self.assertEqual(len(texts), 1 + len(PAPERS))
         for name, text in texts.items():
-            rows, ends = re.findall(r"^\| \[(\d+)\]", text, re.MULTILINE), re.findall(r'^- <a id="c(\d+)">', text, re.MULTILINE)
-            self.assertEqual(rows, ends, name)
-            self.assertEqual(rows, [str(n) for n in range(1, len(rows) + 1)], name)
+            rows = re.findall(r"^\| \[(\d+)\]\(#(\S+)\)", text, re.MULTILINE)
+            ends = re.findall(r'^- <a id="(\S+)"></a>\*\*(\d+)\.\*\*', text, re.MULTILINE)
+            self.assertEqual(rows, [(number, anchor) for anchor, number in ends], name)
+            self.assertEqual([number for number, _ in rows], [str(n) for n in range(1, len(rows) + 1)], name)
+            self.assertEqual(len({anchor for _, anchor in rows}), len(rows), name)
             self.assertEqual(bool(rows), name.endswith("CLAIMS.md"), name)
 
     def test_the_rules_of_the_judges_are_stated(self):
@@ -92,6 +94,46 @@ class DocumentTest(unittest.TestCase):
         rows = re.findall(r"^\| \[.*?\]\(\.\./papers/\w+/CLAIMS\.md\)((?: \| \d+)+) \|$", text, re.MULTILINE)
         counted = sum(int(n) for row in rows for n in re.findall(r"\d+", row))
         self.assertEqual(counted, sum(1 for _ in keys()) - len(own))
+
+
+class ReportTest(unittest.TestCase):
+    """Each paper's REPORT.md is written by hand: what it says held has held by the claims that it links."""
+
+    ANSWERS = {answer.value for answer in Answer}
+    PARTS = {"## What held": {"holds"}, "## What did not hold": {"does not hold"},
+             "## What could not be told": ANSWERS - {"holds", "does not hold"}}
+    MOST_WORDS = 650  # a page
+
+    def test_each_report_says_what_its_claims_say(self):
+        linked = 0
+        for key, paper in PAPERS.items():
+            room = os.path.join(tree.SOURCE, "papers", paper.room or key)
+            with open(os.path.join(room, "CLAIMS.md"), encoding="utf-8") as file:
+                claims = dict(re.findall(r"^\| \[\d+\]\(#(\S+)\) \| .* \| \*\*([a-z ]+)\*\*", file.read(), re.MULTILINE))
+            with open(os.path.join(room, "REPORT.md"), encoding="utf-8") as file:
+                text = file.read()
+            self.assertLessEqual(len(text.split()), self.MOST_WORDS, room)
+            self.assertEqual(text.count("](REPORT.png)"), 1, room)
+            self.assertTrue(os.path.isfile(os.path.join(room, "REPORT.png")), room)
+            part = None
+            for line in text.splitlines():
+                part = line if line.startswith("## ") else part
+                for anchor in re.findall(r"\(CLAIMS\.md#(\S+?)\)", line):
+                    with self.subTest(f"{room}: {anchor}"):
+                        self.assertIn(anchor, claims)
+                        self.assertIn(claims[anchor], self.PARTS.get(part, self.ANSWERS))
+                        linked += 1
+        self.assertGreater(linked, 40)
+
+    def test_the_page_of_all_papers_links_claims_that_are_there(self):
+        with open(os.path.join(tree.SOURCE, "docs", "report.md"), encoding="utf-8") as file:
+            text = file.read()
+        links = re.findall(r"\]\(\.\./(papers/\w+/CLAIMS\.md)#(\S+?)\)", text)
+        self.assertGreater(len(links), 8)
+        for name, anchor in links:
+            with open(os.path.join(tree.SOURCE, name), encoding="utf-8") as file:
+                self.assertIn(f'<a id="{anchor}"></a>', file.read(), name)
+        self.assertLessEqual(len(text.split()), self.MOST_WORDS)
 
 
 class BuiltTest(unittest.TestCase):
