@@ -388,7 +388,8 @@ SET_ASIDE = {
     **{f"scalloc-table1/producer-consumer{more}": Answer.BY_CONSTRUCTION for more in ("", "-more")},
     **{f"supermalloc-12/{name}": Answer.NOT_AT_THIS_SCALE for name in (
         "smallest-footprint", "hoard-twice-the-footprint", "dlmalloc-twice-the-footprint")},
-    **{f"supermalloc-ablations/{name}": Answer.NO_POWER for name in ("fullest-fit-empties", "first-fit-as-good")},
+    **{f"supermalloc-ablations/{name}": Answer.NO_POWER for name in (
+        "fullest-fit-empties", "first-fit-as-good", "offset-against-conflicts")},
 }
 # Claims that no run decides: parameters of our cases, and what cannot be measured.
 BY_PARAMETERS = {f"scalloc-table1/{name}" for name in (
@@ -396,7 +397,8 @@ BY_PARAMETERS = {f"scalloc-table1/{name}" for name in (
 CANNOT = {
     "scalloc-table1/xalan-sizes", "scalloc-table1/thread-local", "scalloc-5/application-benchmarks",
     "scalloc-7b/llalloc-peak", "scalloc-7b/six-threads", "scalloc-10a/no-contention", "scalloc-11/cache-misses",
-    *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "hyperthreading")),
+    *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "mutexes-hardly-slower",
+                                            "hyperthreading")),
     "supermalloc-8/original-is-noisy", "supermalloc-9/tbb-leaks", "supermalloc-9/jemalloc-pauses",
     "supermalloc-13/uncommitting-costs", "supermalloc-14/jemalloc-modules",
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")

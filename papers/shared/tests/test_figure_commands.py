@@ -86,7 +86,7 @@ class DocumentTest(unittest.TestCase):
 
         own = [claim for _, claim, _ in keys() if claim.own]
         beyond = [claim for figure in FIGURES.values() if "future" in figure.id for claim in figure.claims]
-        ideas = [claim for name in ("7", "ablations", "calls") for claim in FIGURES[f"supermalloc-{name}"].claims if claim.own]
+        ideas = [claim for name in ("1", "7", "ablations", "calls") for claim in FIGURES[f"supermalloc-{name}"].claims if claim.own]
         self.assertEqual(len(own), 4 + len(beyond) + len(ideas))
         self.assertTrue(all(claim.own for claim in beyond))
         text = papers("/nonexistent")
