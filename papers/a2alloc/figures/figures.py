@@ -192,7 +192,7 @@ _NOTHING_LIVES = j.cannot("a thread holds four objects of 8 bytes: there is the 
 
 # kheap's memory in Figure 10 over 240,000 bytes a thread, as mean over 1 to 8 threads, is 38.053, Figure 7's score to the
 # last digit. The same of Figure 9 is 8.474, and of Figure 11 1.690. The mean of 240,000 bytes over Figure 9's is 0.119.
-_LARSON_SCORES = ("Figure 7 prints a2alloc 0.119, the mean of live over used memory in the place of used over live, and malloc "
+_LARSON_SCORES = ("Figure 7 prints a2alloc 0.119, the mean of live over used memory instead of used over live, and malloc "
                   "0.959, its scalability score; these are the scores that Figures 9 to 11 give by what makes kheap's 38.053 of "
                   "Figure 10")
 

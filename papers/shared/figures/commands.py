@@ -71,8 +71,9 @@ def papers_command(
     more: Optional[List[str]] = typer.Argument(
         None, metavar="[DIR...]", help="Further folders; of a figure that is in several the last one counts."
     ),
-    write: bool = typer.Option(False, "--write", help="Write docs/papers.md and, in each paper's room, CLAIMS.md and the picture of REPORT.md, "
-                                               "instead of printing."),
+    write: bool = typer.Option(
+        False, "--write",
+        help="Write docs/papers.md and, in each paper's room, CLAIMS.md and the picture of REPORT.md, instead of printing."),
 ):
     """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing. In
     a fresh clone no figure has been run: what was recorded is below bench/results/figures.

@@ -23,8 +23,9 @@ the figure and judges each claim. Claims of an abstract or a summary that only r
 Each room's `REPORT.md` says on one page what held and why; [report.md](report.md) has what surprises most.
 
 - **holds**, **does not hold**: the whole 95 % interval of the ratio, taken in every round, is on that side of the claim's
-  rule, which stands at the end of `CLAIMS.md`; an order within the noise is **undecided**. Ratios are given as mean (interval). Claims about a number itself (a count, a share, a
-  size) hold when every run says so.
+  rule, which stands at the end of `CLAIMS.md`; an order within the noise is
+  **undecided**. Ratios are given as mean (interval). Claims about a number itself (a count, a share, a size) hold when every
+  run says so.
 - **by construction**: what our own workload is told to do is what the paper's table says. Nothing is measured, so it
   does not count among what holds; where the parameters differ, the claim does not hold.
 - **no power**: the experiment gives everybody the same, so that it would say this whatever was so. What was seen stands
@@ -126,7 +127,7 @@ class _Row:
         said += [f"*Differs:* {_escaped(self.claim.differs)}."] if self.claim.differs else []
         said += [f"*Claim:* {self.text}"] if _cell(self.text) != self.text else []
         said += [f"*Measured:* {self.evidence}."] if _cell(self.evidence) != self.evidence else []
-        return f'- <a id="{self.anchor}"></a>**{number}.** {" ".join([*said, *self.beside]) or "No rule: nothing is measured."}'
+        return f'- <a id="{self.anchor}"></a>**{number}.** {" ".join([*said, *self.beside]) or "What it goes by stands in the row."}'
 
 
 def _row(figure, claim, record) -> _Row:

@@ -50,8 +50,7 @@ def _claim(name, text, place, judge, *needs, **more):
 _OURS = "beyond the paper"
 _NOT_THE_CACHE = ("a read of these objects takes several times as long as under glibc with the offset and without it, so it waits "
                   "for something else than sets of the cache")
-# (What is freed is drawn at random: no folio empties before others, whichever is filled first.)
-_SAME_FOLIOS = "the churn frees objects at random, and its memory is the same to 0.2 % with either order"
+_SAME_FOLIOS = "the churn frees objects at random, so that no folio is nearly empty before others in either order"
 
 
 def _less_than(measure, config, *places, by=1.0):
