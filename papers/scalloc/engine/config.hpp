@@ -20,7 +20,7 @@ enum class Step {
   kBeforeClaim,     // saw an empty span, has not yet made it free
   kAfterClaim,      // made it free, has not yet unlinked or pooled it
   kBeforeListing,   // decided to put a span into its owner's set
-  kBeforeFloating,  // found too few remotely freed blocks, has not yet given the hot span up
+  kBeforeFloating,  // found too few remotely freed blocks: no LAB names the span, which is hot yet
   kBeforeTaking,    // memory is out: found an idle span with a free block, has not yet made it hot
   kBeforeAdopting,  // found an orphan
   kAfterRemotePush  // pushed a block to a remote list, has not yet looked at the span

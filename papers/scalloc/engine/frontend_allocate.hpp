@@ -56,8 +56,8 @@ Allocated Frontend<Config>::refill(HotSpans& hot, ClassId size_class) {
       hot.list[size_class] = list;
       return {hot.pop(size_class)};
     }
-    Config::at(Step::kBeforeFloating, span);
     hot.hot[size_class] = nullptr;
+    Config::at(Step::kBeforeFloating, span);
     // On the count just seen: a block freed meanwhile makes this fail.
     if (span->try_mark_floating(seen, false)) return {};
     hot.hot[size_class] = span;

@@ -203,16 +203,17 @@ void Heap<Config>::bury_before_counting() {
   beginning_in.store_release(outer);
 }
 
-// The lists of a shared LAB whose user vanished may be half changed.
+// The lists of a shared LAB whose user vanished may be half changed, and name fewer spans than are
+// hot: those are known by their words. (The caller holds the LAB's lock: no other thread makes a
+// span of the LAB hot meanwhile.)
 template <class Config>
 void Heap<Config>::bury_hot_spans(Lab& lab) {
   if (lab.hot == nullptr) return;
-  for (const ClassId c : kAllClasses) {
-    Span* span = lab.hot->hot[c];
-    lab.hot->hot[c] = nullptr;
-    lab.hot->list[c] = nullptr;
-    if (span != nullptr && span->owner.load_relaxed() == lab.owner_word()) lose_hot_span(*span);
-  }
+  *lab.hot = HotSpans{};
+  backend_.directory().for_each_span([&](Span* span, Mark mark) {
+    if (!mark.is_class() || span->load_word().state() != State::kHot) return;
+    if (span->owner.load_relaxed() == lab.owner_word()) lose_hot_span(*span);
+  });
 }
 
 // Nobody owns it: others may free into it.

@@ -445,6 +445,46 @@ TEST(ScallocHeapsOfSeveralConfigs, ACallThatForkedOpensASetThatWasBeingClosed) {
   expect_empty(*heap);
 }
 
+struct CoreLocalHookedConfig : HookedConfig<3> {
+  static constexpr bool kCoreLocal = true;
+};
+
+// The user of a shared LAB vanishes between the LAB's word of the hot span and the span's own.
+TEST(ScallocHeapsOfSeveralConfigs, AForkLosesAHotSpanThatItsSharedLabDoesNotName) {
+  if (test::kUnderTsan)
+    GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  using Config = CoreLocalHookedConfig;
+  OwnHeap<Config> heap;
+  std::vector<void*> blocks;
+  std::promise<void> given_up;
+  std::promise<void> done;
+  std::thread other([&] {
+    blocks.push_back(heap->allocate(512 * kKiB));
+    while (blocks.size() < scalloc::info(scalloc::class_of(512 * kKiB)).blocks)
+      blocks.push_back(heap->allocate(512 * kKiB));
+    Config::arm(scalloc::Step::kBeforeFloating, [&](scalloc::Span*) {
+      given_up.set_value();
+      done.get_future().wait();
+    });
+    blocks.push_back(heap->allocate(512 * kKiB));
+  });
+  given_up.get_future().wait();
+  const std::vector<void*> theirs = blocks;
+  EXPECT_EQ(test::run_in_child([&] {
+              heap->deallocate(heap->allocate(100));  // recovers
+              if (heap->statistics().spans_lost_to_fork != 1) return 1;
+              for (void* p : theirs) heap->deallocate(p);
+              heap->trim();
+              return heap->statistics().live_blocks == 0 ? 0 : 2;
+            }),
+            0);
+  done.set_value();
+  other.join();
+  for (void* p : blocks) heap->deallocate(p);
+  expect_empty(*heap);
+}
+
 // The thread that starts the heap vanishes while it opens a LAB, whose sets nobody knows yet. A
 // thread of the child's might have its mark, and would wait for itself.
 TEST(ScallocHeapsOfSeveralConfigs, AForkFreesTheSetsOfALabThatWasBeingOpened) {
