@@ -155,9 +155,15 @@ class OwnedSpans {
     }
   }
 
-  /// When memory is out: shares the used-up spans that are empty. False: there was none.
+  /// When memory is out: shares the owned spans that are empty. False: there was none.
   SPANALLOC_COLD bool share_empty(auto& thread) {
     bool any = false;
+    for_each_current(thread, [&](ClassId c, SpanRef span) {
+      const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
+      if (span->load_word().outstanding() != free_blocks) return;
+      share_current(thread, c, span, free_blocks);
+      any = true;
+    });
     used_up_.for_each([&](unsigned i) {
       const auto hand = thread.hold();
       const SpanRef span = thread.pages->span(used_up_.span(i));

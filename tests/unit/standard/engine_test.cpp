@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <latch>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "heap_walk.hpp"
 #include "memory_return_access.hpp"
 #include "memory_use.hpp"
@@ -220,6 +222,24 @@ TEST_F(StandardEngineTest, AThreadKeepsABoundedNumberOfBytesInUsedUpSpans) {
     }
     E::trim();
     EXPECT_TRUE(E::thread_cache.cache->owned.used_up().is_empty()) << "all of them were empty";
+  });
+}
+
+// When memory is out, the empty spans from which the thread takes other sizes serve the request.
+TEST_F(StandardEngineTest, WhatIsEmptyServesOtherSizesWhenMemoryIsOut) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  large::in_fresh_process([] {
+    const std::array<std::size_t, 4> sizes{48, 400, 1000, 3000};
+    for (const std::size_t size : sizes) {
+      E::deallocate(E::allocate(size));
+      ASSERT_TRUE(E::thread_cache.current_span(Classes::of(size))) << size;
+    }
+    ASSERT_TRUE(test::leave_address_space(64 * kMiB));
+    while (E::allocate(40'000) != nullptr) {
+    }
+    for (const std::size_t size : sizes)
+      EXPECT_FALSE(E::thread_cache.current_span(Classes::of(size))) << size;
   });
 }
 
