@@ -118,6 +118,7 @@ class ClassicTest(WorkloadTest):
             ("larson", "--latency", 2), ("cache_scratch", "--held", 0), ("cache_thrash", "iterations", 3),
             ("acdc", "--low", 15), ("acdc", "--low", 64, "--high", 64), ("acdc", "--lists", 101),
             ("acdc", "--min-lifetime", 3, "--max-lifetime", 2), ("acdc", "--steps", 0),
+            ("acdc", "--sets-by", "size", "--low", 17), ("acdc", "--write", 10), ("acdc", "--access-every", 1),
             ("acdc", "--interval", "never"), ("acdc", "--steps", 5, "--warm-up", 5),
         ):
             with self.subTest(program=program, arguments=arguments):
@@ -311,6 +312,27 @@ class AcdcTest(WorkloadTest):
     def test_some_sharing(self):
         self.acdc("--threads", 3, "--steps", 9, "--step-kib", 16, "--shared", 40, "--lists", 50, "--max-lifetime", 2)
 
+    def test_sets_by_size(self):
+        common = ("--sets-by", "size", "--steps", 9, "--step-bytes", 20000, "--min-lifetime", 0)
+        for arguments in (
+            ("--threads", 3, "--low", 16, "--high", 512, "--max-lifetime", 4, "--shared", 100, "--write", 10, "--access-every", 1),
+            ("--threads", 1, "--low", 16, "--high", 32, "--max-lifetime", 9, "--lists", 30, "--write", 0, "--access-every", 5),
+            ("--threads", 1, "--low", 16, "--high", 32, "--max-lifetime", 9, "--lists", 30, "--compact", 1),
+            ("--threads", 2, "--low", 1024, "--high", 4096, "--max-lifetime", 0, "--write", 50),
+        ):
+            record = self.acdc(*common, *arguments)
+            threads = arguments[1]
+            self.assertEqual(record["threads"], threads)
+            # A step makes whole sets: at least its bytes, of objects of less than the largest size.
+            self.assertGreater(record["operations"] * arguments[5], threads * 9 * 20000)
+
+    def test_a_set_has_objects_by_its_size_and_lifetime(self):
+        # One class, one lifetime: 2^2 x 1^2 objects of 64 to 127 bytes a set, and a step of one byte makes one set.
+        record = self.acdc("--sets-by", "size", "--threads", 1, "--steps", 7, "--step-bytes", 1, "--low", 64, "--high", 128,
+                           "--min-lifetime", 0, "--max-lifetime", 0)
+        self.assertEqual(record["operations"], 7 * 4)
+        self.assertIn(record["peak_live_bytes"], range(4 * 64, 4 * 128))
+
     def test_the_mean_memory_grows_with_what_lives(self):
         small, large = (self.record(run("acdc", "--threads", 1, "--steps", 8, "--step-kib", kib, "--low", 4096, "--high", 8192))
                         for kib in (64, 8192))
@@ -331,6 +353,7 @@ class DamageTest(WorkloadTest):
         ("acdc", "--steps", 4, "--step-kib", 16, "--low", 16, "--high", 33, "--lists", 0),
         ("acdc", "--steps", 4, "--step-kib", 16, "--shared", 100, "--lists", 50),
         ("acdc", "--steps", 4, "--step-kib", 16, "--shared", 100, "--lists", 50, "--interval", "step"),
+        ("acdc", "--steps", 4, "--step-kib", 16, "--lists", 50, "--sets-by", "size"),
     )
 
     @classmethod
@@ -371,6 +394,10 @@ class CasesTest(WorkloadTest):
             (classic.larson, ({}, {"threads": 8}, {"low": 3}, {"high": 99}, {"latency": True}, {"rounds": 9})),
             (classic.cache_scratch, ({}, {"threads": 8}, {"repetitions": 9})),
             (classic.cache_thrash, ({}, {"threads": 8}, {"repetitions": 9})),
+            (acdc.authors_producer_consumer, ({}, {"threads": 8})),
+            (acdc.authors_object_size, ({"exponent": 4}, {"exponent": 20}, {"exponent": 4, "threads": 8},
+                                        {"exponent": 20, "most_kib": 64 << 10})),
+            (acdc.authors_locality, ({"percent_lists": 0}, {"percent_lists": 100}, {"percent_lists": 0, "compact": True})),
             (acdc.producer_consumer, ({}, {"threads": 8}, {"steps": 9})),
             (acdc.object_size, ({"exponent": 4}, {"exponent": 20}, {"exponent": 4, "threads": 8},
                                 {"exponent": 10, "total_kib": 9000})),

@@ -65,6 +65,11 @@ class SuperMallocTest(WorkloadTest):
         record = self.record(run("malloc_test", "--batches", 1, "--batch", 10, "--low", 48, "--high", 48))
         self.assertEqual(record["peak_live_bytes"], 10 * 48 + 32 + 10 * 16)
 
+    def test_malloc_test_as_the_authors_is(self):
+        for record in self.records("malloc_test", "--producers", 3, "--batches", 5, "--batch", 70, "--bound", 2, "--low", 1024,
+                                   "--high", 1024, "--order", "lifo", "--stamps", "off"):
+            self.assertEqual(record["operations"], 3 * 5 * 70)
+
     def test_malloc_test_with_many_threads_and_little_work(self):
         record = self.record(run("malloc_test", "--producers", 32, "--batches", 1, "--batch", 1, "--bound", 1))
         self.assertEqual((record["threads"], record["operations"]), (64, 32))
@@ -83,6 +88,14 @@ class SuperMallocTest(WorkloadTest):
         record = self.record(run("superserver", "--allocations", 100))
         self.assertEqual((record["latency"], set(record["metrics"])), ({}, {"own_kib"}))
 
+    def test_superserver_that_keeps_the_data_of_what_expires(self):
+        for threads in (1, 3):
+            record = self.record(run("superserver", "--threads", threads, "--allocations", 5000, "--max-k", 8, "--slots", 4,
+                                     "--expired", "kept", "--write", "all", "--latency", "on"))
+            # 60 + 4 * 4 places a thread, of less than 512 bytes; all others have expired. A mean size is above 20 bytes.
+            self.assertGreater(record["peak_live_bytes"], threads * 4900 * 20)
+            self.assertEqual(record["latency"]["free"]["count"], threads * 5000)
+
     def test_superserver_with_more_threads_than_mail_has_room_for(self):
         # Each receiver gets several times what its inbox holds (4096); nobody may wait for ever.
         record = self.record(run("superserver", "--threads", 8, "--allocations", 20000, "--max-k", 8))
@@ -99,14 +112,14 @@ class SuperMallocTest(WorkloadTest):
         self.assertIn(record["peak_live_bytes"], range(16 * 500, 31 * 1000))
 
     def test_vyukov(self):
-        for threads in (1, 2, 30):
-            for record in self.records("vyukov", "--threads", threads, "--objects", 200):
+        for threads, write in ((1, "stamps"), (2, "all"), (30, "stamps")):
+            for record in self.records("vyukov", "--threads", threads, "--objects", 200, "--write", write):
                 self.assertEqual((record["threads"], record["operations"]), (threads, threads * 200))
                 # One batch is alive at a time, however long the chain: its mean is 200 x 2048 bytes.
                 self.assertIn(record["peak_live_bytes"], range(200 * 1500, 200 * 2800))
 
     def test_lock_contention(self):
-        for threads, lock in ((1, "mutex"), (3, "mutex"), (3, "spin")):
+        for threads, lock in ((1, "mutex"), (3, "mutex"), (3, "spin"), (2, "test-and-set")):
             record = self.record(run("lock_contention", "--threads", threads, "--increments", 500, "--lock", lock))
             rows = set(record["metrics"])
             self.assertEqual(rows - {"per_cpu_rseq_ns", "per_cpu_sequence_ns", "per_cpu_sequence_swap_ns"},
@@ -134,6 +147,7 @@ class DamageTest(WorkloadTest):
     PROGRAMS = (
         ("malloc_test", "--batches", 2, "--batch", 500), ("malloc_test", "--batch", 400, "--batches", 1, "--high", 9000),
         ("superserver", "--allocations", 5000), ("superserver", "--threads", 1, "--allocations", 5000, "--max-k", 4),
+        ("malloc_test", "--batches", 2, "--batch", 500, "--order", "lifo"),
         ("vyukov", "--threads", 3, "--objects", 300), ("vyukov", "--threads", 1, "--objects", 300),
     )
 

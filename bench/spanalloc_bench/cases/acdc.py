@@ -6,6 +6,9 @@ its accesses (`access_s`); the rest, most of it, is the walk over the objects an
 judges locality by the accesses, and the others by `allocator_build_s`: malloc, free and `build_s`, the first writes, where
 an allocator pays that returns memory eagerly and hands out what the kernel has yet to back. `mean_rss_kib` is the
 paper's average memory.
+
+`authors_*` have the parameters of the authors' scripts (cksystemsgroup/scalloc-artifact, benchmarks/ACDC-scripts), and the
+sets of their ACDC: the papers' figures take these. The others are the suite's.
 """
 
 from __future__ import annotations
@@ -69,6 +72,44 @@ def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps:
                 shared=0, lists=percent_lists, sets=10, passes=2, compact=int(compact)),
         threads, parameters=(("lists", str(percent_lists)),), metric=ACCESS_TIME,
     )
+
+
+def _authors(name: str, group: str, title: str, source: str, threads: int, *, metric: str, parameters=(), **options) -> Case:
+    return workload(f"acdc-{name}", f"acdc-{group}", title, source, command("acdc", threads=threads, sets_by="size", **options),
+                    threads, parameters=parameters, metric=metric)
+
+
+def authors_producer_consumer(threads: int = 2) -> Case:
+    """scalloc 7.3: -s 4 -S 9 -d 30 -l 1 -L 5 -t 1000000 -O -T 100 -R 100 -A: 30 steps of 1,000,000 bytes a thread, which
+    live for 1 to 5 steps, every object shared with all threads, all that lives accessed after each set."""
+    return _authors("producer-consumer", "producer-consumer", f"ACDC producer-consumer, 16 to 511 bytes, {count(threads)}",
+                    "scalloc 7.3", threads, metric=ALLOCATOR_TIME, steps=30, step_bytes=1_000_000, low=16, high=512,
+                    min_lifetime=0, max_lifetime=4, shared=100, lists=100, write=10, access_every=1)
+
+
+def authors_object_size(exponent: int, threads: int = 2, most_kib: int = 1 << 20) -> Case:
+    """scalloc 7.5 and 7.7.1: -d 5 -l 1 -L 1 -t 2^x KB (the text: 30 steps), 40 threads. Here: the steps that allocate 1 GiB
+    a thread, at least 5, at most 4096; with small objects, 5 last less than a millisecond. `most_kib` a step, where many
+    threads would need more than there is."""
+    if not 4 <= exponent <= 20:
+        raise ValueError(f"exponent {exponent}: scalloc 7.5 has 4 to 20")
+    step_kib = min(1 << exponent, most_kib)
+    low, high = 1 << exponent, 1 << (exponent + 2)
+    return _authors(f"object-size-{exponent}" + f"-{_short(most_kib)}" * (most_kib < 1 << exponent), "object-size",
+                    f"ACDC object sizes, {_bytes(low)} to {_bytes(high)}, {count(threads)}", "scalloc 7.5, 7.7.1", threads,
+                    metric=ALLOCATOR_TIME, parameters=(("exponent", str(exponent)),),
+                    steps=max(5, min(4096, _GIB // step_kib)), step_kib=step_kib, low=low, high=high, min_lifetime=0,
+                    max_lifetime=0, shared=0, lists=100, write=10)
+
+
+def authors_locality(percent_lists: int, compact: bool = False) -> Case:
+    """scalloc 7.6: -t 1000000 -d 30 -l 1 -L 10 -s 4 -S 5 -w 0 -A: 30 steps of 1,000,000 bytes, which live for 1 to 10
+    steps, read only, in one thread. All that lives is accessed after each set; here after each 20th."""
+    return _authors(f"locality-{percent_lists}" + "-compact" * compact, "locality",
+                    f"ACDC locality, {percent_lists} % lists" + ", compact" * compact, "scalloc 7.6", 1, metric=ACCESS_TIME,
+                    parameters=(("lists", str(percent_lists)),), steps=30, step_bytes=1_000_000, low=16, high=32,
+                    min_lifetime=0, max_lifetime=9, shared=0, lists=percent_lists, write=0, access_every=20,
+                    compact=int(compact))
 
 
 def _bytes(n: int) -> str:
