@@ -179,6 +179,12 @@ class ForkRecovery {
     pages.caches.for_each([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
     pages.heap.pool().stacks().forget_all();
     pages.arena.recover_in_child();
+    // Once more if the pool has spans again: only a signal handler, which may not, frees meanwhile.
+    // What it put there the walk has given to the arena, or has passed by.
+    do give_what_is_in_no_place(pages, protocol);
+    while (pages.heap.pool().stacks().forget_all());
+  }
+  SPANALLOC_COLD static void give_what_is_in_no_place(Pages& pages, SpanProtocol<Pages>& protocol) {
     pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       // A thread took the range and vanished before it had a record.
       if (free || number + slices > index_of(pages.end_of_spans())) return;

@@ -124,14 +124,16 @@ class SpanPool {
   }
 
   /// In a fork's child, or while nobody uses the pool: empties it, whatever counts its users have
-  /// left behind.
-  void forget_all() noexcept {
+  /// left behind. False: no span was in it.
+  bool forget_all() noexcept {
+    bool any = false;
     for (std::size_t size = 0; size < kSizes; ++size) {
       for (unsigned shard = 0; shard < shards(); ++shard) {
-        stack_of(size, shard).top.take_all();
+        any = stack_of(size, shard).top.take_all() != 0 || any;
         stack_of(size, shard).count.store_relaxed(0);
       }
     }
+    return any;
   }
 
   /// How many spans are in a stack, or about to be.

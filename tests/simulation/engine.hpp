@@ -36,9 +36,12 @@ void check_refusal(std::size_t bytes);
 /// say: all do.
 std::size_t most_alike();
 /// True: a request may leave memory for another thread's. (A thread that finds none gives up what
-/// it has itself, when others have looked already; in a fork's child what vanished threads had,
-/// too. Or what it obtains serves others.) Where the engine's file does not say: false.
+/// it has itself, when others have looked already. Or what it obtains serves others.) Where the
+/// engine's file does not say: false.
 bool allocations_give();
+/// True: in a fork's child a request may find what vanished threads had, where one before it has
+/// found nothing. Where the engine's file does not say: false.
+bool children_find_more();
 /// True: a call that begins now may wait though no thread holds a lock. Where the engine's file
 /// does not say: false.
 bool may_wait_without_lock();

@@ -26,6 +26,11 @@ void check_quiet() {
   SIM_CHECK(cache.cache->inside.load_relaxed() == 0, "the thread counts as inside behind the call");
 }
 
+// A thread that finds no memory gives up the empty spans that it has itself.
+bool allocations_give() {
+  return true;
+}
+
 // A search of the arena waits for blocks that are in other threads' hands.
 bool may_wait_without_lock() {
   return StandardEngine::pages.arena.someone_is_inside();

@@ -21,6 +21,9 @@ namespace spanalloc::simulation {
 [[gnu::weak]] bool engine::allocations_give() {
   return false;
 }
+[[gnu::weak]] bool engine::children_find_more() {
+  return false;
+}
 [[gnu::weak]] bool engine::may_wait_without_lock() {
   return false;
 }

@@ -110,6 +110,12 @@ class Backend {
     // Last: a fork's child may find the mark when this thread has vanished, and pools the span.
     directory_.set_mark(number, Mark::free());
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
+    // (Only a signal handler, which may not, frees in the middle of that: the walk, which goes by
+    // the marks, would put the span once more.)
+    if (SPANALLOC_UNLIKELY(is_refilling_pool_)) {
+      put_meanwhile_ = true;
+      return;
+    }
     pool_->put(span->real_span_index, core, number, links());
     // After the put, so that whoever finds it cleared finds the span.
     if (SPANALLOC_UNLIKELY(closes_tails()) && pool_is_closed_.load_relaxed() != 0)
@@ -194,12 +200,17 @@ class Backend {
     }
     if (!stacks_lost_) return;
     stacks_lost_ = false;
-    pool_->forget_all();
-    directory_.for_each_span([this](Span* span, Mark mark) {
-      if (!mark.is_free()) return;
-      const SliceNumber number = directory_.number_of(span);
-      pool_->put(span->real_span_index, shard_of(index_of(number)), number, links());
-    });
+    is_refilling_pool_ = true;
+    do {
+      put_meanwhile_ = false;
+      pool_->forget_all();
+      directory_.for_each_span([this](Span* span, Mark mark) {
+        if (!mark.is_free()) return;
+        const SliceNumber number = directory_.number_of(span);
+        pool_->put(span->real_span_index, shard_of(index_of(number)), number, links());
+      });
+    } while (put_meanwhile_);
+    is_refilling_pool_ = false;
   }
 
  private:
@@ -334,6 +345,9 @@ class Backend {
   WakingLock carve_lock_;     // guards the two below, and starting
   SpinLock walk_lock_;        // taking the pool's stacks apart
   bool stacks_lost_ = false;  // under walk_lock_
+  // Written in a fork's child while it has one thread.
+  bool is_refilling_pool_ = false;
+  bool put_meanwhile_ = false;
   // The same: the span whose addresses are being given back, and up to where; 0: none is.
   SliceNumber closing_ = SliceNumber::kNone;
   Atomic<std::uint32_t> closing_to_{0};

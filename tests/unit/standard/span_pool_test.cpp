@@ -65,6 +65,17 @@ TEST(SpanPool, TakeAllHandsOutTheWholeChain) {
   EXPECT_TRUE(pool->looks_empty(0, 0));
 }
 
+TEST(SpanPool, ForgetAllTellsWhetherASpanWasThere) {
+  auto pool = std::make_unique<SpanPool<Number, 2>>();
+  LinkTable links(8);
+  pool->set_shards(4);
+  EXPECT_FALSE(pool->forget_all());
+  pool->put(1, 3, Number{5}, links);
+  EXPECT_TRUE(pool->forget_all());
+  EXPECT_FALSE(pool->forget_all());
+  EXPECT_EQ(pool->get_local(1, 3, links), Number::kNone);
+}
+
 TEST(SpanPool, EachStackHasItsOwnCacheLine) {
   EXPECT_GE(sizeof(SpanPool<Number, 3, 16>), 3 * 16 * kCacheLine);
   EXPECT_EQ(alignof(SpanPool<Number, 3, 16>), kCacheLine);
