@@ -75,7 +75,7 @@ def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps:
 
 
 def _authors(name: str, group: str, title: str, source: str, threads: int, *, metric: str, parameters=(), **options) -> Case:
-    return workload(f"acdc-{name}", f"acdc-{group}", title, source, command("acdc", threads=threads, sets_by="size", **options),
+    return workload(f"acdc-{name}", group, title, source, command("acdc", threads=threads, sets_by="size", **options),
                     threads, parameters=parameters, metric=metric)
 
 

@@ -3,9 +3,14 @@
 The paper runs them for seconds to minutes on 4 cores with 8 hardware threads, and on 16 cores. Ours are shorter, by the
 factor that each builder names. The work of malloc-test and SuperServer is one total that the threads divide. Larson
 with latencies, Figure 11, is `classic.larson(threads, 7, 500, latency=True)`.
+
+`author_*` have the parameters of the author's programs (kuszmaul/SuperMalloc): the paper's figures take these. The others
+are the suite's.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from ..model import Case, Family
 from .builders import command, count, suites, unusual, workload
@@ -23,6 +28,43 @@ def malloc_test(producers: int = 1, batches: int = MALLOC_TEST_BATCHES) -> Case:
         argv=command("malloc_test", producers=producers, batches=max(1, batches // producers)),
         parameters=(("producers", str(producers)),),
     )
+
+
+def author_malloc_test(producers: int = 1) -> Case:
+    """SuperMalloc 9, Figures 6 to 8, as tests/new-malloc-test.c: objects of 1024 bytes, of which nothing is written, and at
+    most 100 batches waiting, of which the last one comes first. Here 3600 batches that the producers divide (the paper: a
+    fixed time)."""
+    usual = malloc_test(producers)
+    return dataclasses.replace(
+        usual, id=usual.id.replace("malloc-test", "malloc-test-1k"),
+        title=usual.title + ", 1 KiB",
+        argv=(*usual.argv, *command("", low=1024, high=1024, bound=100, order="lifo", stamps="off")[1:]))
+
+
+def author_superserver(threads: int = 2) -> Case:
+    """SuperMalloc 9, Figure 12, as benchmarks/server.cc: of an object that expires the header is freed, by another thread,
+    and never its data; every byte is written, within the timed call. Here 20 million allocations that the threads divide,
+    0.9 GiB (the paper: ten seconds of four threads, 0.9 to 1.9 GiB)."""
+    return workload(
+        "superserver-author", "superserver-latency", f"SuperServer as its author's, {count(threads)}",
+        "SuperMalloc 9, Figure 12",
+        command("superserver", threads=threads, allocations=20_000_000 // threads, max_k=22, expired="kept", write="all",
+                latency="on"),
+        threads, metric="malloc_p9999_ns")
+
+
+def author_vyukov() -> Case:
+    """SuperMalloc 9, Figure 13, as benchmarks/manythreads/vyukov.cpp: 200 threads of 50,000 objects, written whole."""
+    usual = vyukov(200, 50_000)
+    return dataclasses.replace(usual, id=usual.id.replace("vyukov", "vyukov-author"),
+                               argv=(*usual.argv, "--write", "all"))
+
+
+def author_lock_contention(threads: int = 2, increments: int = 5_000_000) -> Case:
+    """SuperMalloc 8, Figure 5, as fragments/lock-overhead.cc: a test-and-set lock (there: 100 million increments)."""
+    usual = lock_contention(threads, increments)
+    return dataclasses.replace(usual, id=usual.id.replace("lock-contention", "lock-contention-author"),
+                               argv=(*usual.argv, "--lock", "test-and-set"))
 
 
 def superserver(threads: int = 2, latency: bool = False, allocations: int = 2_000_000) -> Case:

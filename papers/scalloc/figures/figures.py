@@ -215,25 +215,28 @@ FIGURES_8 = _pair(
 
 # ---- Figure 9: producer-consumer ----
 
-STEPS, LONGER = "300 steps", "1200 steps"
+STEPS, LONGER = "30 steps", "120 steps"
 
 
 def _producer_consumer(cores):
-    return [Point(acdc.producer_consumer(t), t) for t in thread_axis(cores, 4)[1:]]
+    return [Point(acdc.authors_producer_consumer(t), t) for t in thread_axis(cores, 4)[1:]]
 
 
 def _with_longer(cores):
     points = [dataclasses.replace(point, series=STEPS) for point in _producer_consumer(cores)]
-    return [*points, Point(acdc.producer_consumer(2, steps=1200), 2, LONGER)]
+    return [*points, Point(altered(acdc.authors_producer_consumer(2), "s120", steps=120), 2, LONGER)]
 
 
+_AS_ACDC = "The authors' parameters, and sets of objects as their ACDC makes them. "
 _UP_TO_CORES = j.series(STEPS, j.beyond_one)
 
 FIGURES_9 = _pair(
     9, "Producer-consumer",
        "ACDC: every object of 16 to 512 bytes is shared with all threads, the last to access it frees it; total time a "
-    "thread spends in the allocator, average memory (without what the process needs before its first step). Work grows "
-    "with the square of the threads, so two cores see at most 4.", _producer_consumer, ALL,
+    "thread spends in the allocator, average memory (without what the process needs before its first step). " + _AS_ACDC +
+    "Its threads wait for one another with each fifth step and write shared objects with each access; ours wait with each "
+    "step and write when they allocate. Work grows with the square of the threads, so two cores see at most 4.",
+    _producer_consumer, ALL,
     (
         _claim("best-until-30",
                "Up to 30 threads scalloc and Streamflow provide the best temporal performance (here: from "
@@ -273,13 +276,13 @@ SIZES = {4: "16-64B", 6: "64-256B", 8: "256B-1KB", 10: "1-4KB", 12: "4-16KB", 14
          18: "256KB-1MB", 20: "1-4MB"}
 
 
-# The paper's threads and steps. Up to 2^8 bytes the memory of a few threads is too little to be measured in a process of
+# The paper's threads and steps (the authors' script has 5 steps). Up to 2^8 bytes the memory of a few threads is too little to be measured in a process of
 # megabytes, that of the paper's 40 is not.
 _PAPER_THREADS, _STEPS, _SMALL = 40, 30, 8
 
 
 def _sizes(cores):
-    return [Point(acdc.object_size(exponent, cores), name) for exponent, name in SIZES.items()]
+    return [Point(acdc.authors_object_size(exponent, cores), name) for exponent, name in SIZES.items()]
 
 
 def _sizes_of_40(cores):
@@ -287,7 +290,7 @@ def _sizes_of_40(cores):
     allocate what 40 did, in as many steps."""
 
     def case(exponent):
-        usual = acdc.object_size(exponent, cores)
+        usual = acdc.authors_object_size(exponent, cores)
         if exponent > _SMALL or cores >= _PAPER_THREADS:
             return usual
         return altered(usual, f"as-{_PAPER_THREADS}", steps=_STEPS, step_kib=(_PAPER_THREADS << exponent) // cores)
@@ -306,7 +309,9 @@ FIGURES_10 = _pair(
     10, "Object sizes",
         "ACDC with thread-local objects of growing size in as many threads as the machine has cores (the "
     "paper: 40): total time in malloc and free, average memory (without what the process needs before its first step; "
-    "up to 1 KB the threads allocate as much in all as the paper's 40).", _sizes, ALL,
+    "up to 1 KB the threads allocate as much in all as the paper's 40). " + _AS_ACDC + "What lives is accessed once a step "
+    "(ACDC: after each set); steps until a thread has allocated 1 GiB, at least the authors' 5 and at most 4096 (the text: "
+    "30).", _sizes, ALL,
     (
         _claim("best-below-1mb", "For object sizes smaller than 1MB scalloc outperforms all other allocators.", "§7.5",
                j.best_at_each(ALLOCATOR_TIME, OTHERS, _size(4, 18))),
@@ -334,7 +339,7 @@ _VARIANTS = (SCALLOC, NO_MADVISE, HUGE, HUGE_NO_MADVISE)
 
 FIGURES_12 = _pair(
     12, "Virtual spans",
-        "The object-size experiment with four configurations: with and without madvise, with 4 KB pages and "
+        "Figure 10's experiment, as ours is, with four configurations: with and without madvise, with 4 KB pages and "
     "with transparent huge pages (here by MADV_HUGEPAGE on the arena).", _sizes, (),
     (
         _ablation("madvise-costs",
@@ -393,12 +398,13 @@ FIGURES_12 = _pair(
 
 # ---- Figure 11: locality ----
 
-LISTS = (0, 20, 40, 60, 80, 100)
+LISTS = tuple(range(0, 101, 10))
 
 
 def _compact(cores):
     return [StandIn("compact",
-                    dataclasses.replace(acdc.locality(p, compact=True), allocators=("glibc",)), acdc.locality(p), 0.3)
+                    dataclasses.replace(acdc.authors_locality(p, compact=True), allocators=("glibc",)),
+                    acdc.authors_locality(p), 0.6)
             for p in LISTS]
 
 
@@ -415,7 +421,8 @@ def _approaches_compact(name):
 FIGURE_11 = Figure(
     "scalloc-11", "scalloc", "Figure 11", "Memory access time for the locality experiment",
     "ACDC accesses objects of 16 to 32 bytes, a growing share of them in allocation order (lists), the others not "
-    "(trees); `compact` stores them in contiguous memory, the optimum.",
+    "(trees); `compact` stores each set in contiguous memory, the optimum. " + _AS_ACDC + "ACDC accesses what lives after "
+    "each set, ours after each 20th.",
     (
         _claim("jemalloc-faster",
                "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: jemalloc's "
@@ -457,8 +464,8 @@ FIGURE_11 = Figure(
               "190.2M against 408.5M.", "§7.6", j.cannot("needs hardware counters (perf), which the suite does not "
                                                                "read")),
     ),
-    lambda cores: [Point(acdc.locality(p), p) for p in LISTS], ALL, (ACCESS_TIME, MEMORY),
-    Panel("lines", "% in allocation order"), stand_ins=_compact, variants=(SCALLOC, NO_REUSE), seconds_a_run=0.25,
+    lambda cores: [Point(acdc.authors_locality(p), p) for p in LISTS], ALL, (ACCESS_TIME, MEMORY),
+    Panel("lines", "% in allocation order"), stand_ins=_compact, variants=(SCALLOC, NO_REUSE), seconds_a_run=1.0,
 )
 
 # ---- Figures 13 and 14: span-pool, frontend ----

@@ -15,13 +15,13 @@ REMOTE_FREES = metric("remote_frees_percent", "%", "remote frees")
 
 _ROWS = {  # the workload of a row, and the bytes that the paper gives: smallest, largest
     "threadtest": (classic.threadtest(), 64, 64), "larson": (classic.larson(), 7, 8),
-    "producer-consumer": (acdc.producer_consumer(2), 16, 512), "false sharing": (classic.cache_thrash(), 8, 8),
-    "object sizes, smallest": (acdc.object_size(4, 2), 16, None),
-    "object sizes, largest": (acdc.object_size(20, 2), None, 4 << 20),
-    "locality": (acdc.locality(100), 16, 32), "span-pool": (classic.threadtest(256), 256, 256),
+    "producer-consumer": (acdc.authors_producer_consumer(2), 16, 512), "false sharing": (classic.cache_thrash(), 8, 8),
+    "object sizes, smallest": (acdc.authors_object_size(4), 16, None),
+    "object sizes, largest": (acdc.authors_object_size(20), None, 4 << 20),
+    "locality": (acdc.authors_locality(100), 16, 32), "span-pool": (classic.threadtest(256), 256, 256),
 }
-_NO_TERMINATION = (programs.xalan(), classic.threadtest(), classic.shbench(), acdc.producer_consumer(2),
-                   classic.cache_thrash(), classic.cache_scratch(), acdc.object_size(8, 2), acdc.locality(100),
+_NO_TERMINATION = (programs.xalan(), classic.threadtest(), classic.shbench(), acdc.authors_producer_consumer(2),
+                   classic.cache_thrash(), classic.cache_scratch(), acdc.authors_object_size(8), acdc.authors_locality(100),
                    classic.threadtest(256))
 
 
@@ -138,9 +138,9 @@ TABLE_1 = Figure(
               "four threads, 70 to 80 %).", "§7.3", j.by_construction(
                   j.value_within(REMOTE_FREES, 70, 80, "glibc", j.series(_FOUR)), _BY_CHANCE)),
     ),
-    lambda cores: [Point(acdc.producer_consumer(2), "", "producer-consumer"),
-                   Point(acdc.producer_consumer(4), "", _FOUR),
-                   Point(acdc.object_size(8, 2), "", "object sizes"),
-                   Point(acdc.locality(100), "", "locality")],
+    lambda cores: [Point(acdc.authors_producer_consumer(2), "", "producer-consumer"),
+                   Point(acdc.authors_producer_consumer(4), "", _FOUR),
+                   Point(acdc.authors_object_size(8), "", "object sizes"),
+                   Point(acdc.authors_locality(100), "", "locality")],
     ("glibc",), (REMOTE_FREES,), Panel("bars", ""), rounds=3,
 )

@@ -11,7 +11,7 @@ from papers.shared.figures.figure import Answer, Claim, Verdict
 _NO_NUMBERS = "no numbers"
 NOT_MEASURED = f"{Answer.NOT_MEASURED.value} in these results: they are older than this engine"  # a reason to be missing
 # Groups of cases that have another name on the simulated machine.
-_SIMULATED_AS = {"threadtest-64": "threadtest"}
+_SIMULATED_AS = {"threadtest-64": "threadtest", "threadtest-8": "threadtest"}
 _LARSON = re.compile(r"larson-\d+-\d+")
 
 
@@ -32,8 +32,11 @@ def _place(claim: Claim, data: Data) -> Data:
 
 
 def _sizes(argv) -> tuple[int, int] | None:
-    """The smallest and the largest object of a command line that says both."""
+    """The smallest and the largest object of a command line that says both, or the one size."""
     words = [str(word) for word in argv]
+    if "--size" in words:
+        size = int(words[words.index("--size") + 1])
+        return size, size
     if "--low" not in words or "--high" not in words:
         return None
     return int(words[words.index("--low") + 1]), int(words[words.index("--high") + 1]) - 1
@@ -56,7 +59,7 @@ def _simulation(claim: Claim, data: Data) -> str:
     for name, case in cases.items():
         sizes = _sizes(manycore.WORKLOADS[name].argv(2, 1))
         if sizes and sizes != _sizes(case.argv):
-            text += f", {name} with {sizes[0]} to {sizes[1]} bytes"
+            text += f", {name} with {' to '.join(map(str, dict.fromkeys(sizes)))} bytes"
     return text
 
 

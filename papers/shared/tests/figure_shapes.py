@@ -386,8 +386,6 @@ REVERSES = {
 # Claims whose judges are heard, and decide nothing.
 SET_ASIDE = {
     **{f"scalloc-table1/producer-consumer{more}": Answer.BY_CONSTRUCTION for more in ("", "-more")},
-    **{f"supermalloc-12/{name}": Answer.NOT_AT_THIS_SCALE for name in (
-        "smallest-footprint", "hoard-twice-the-footprint", "dlmalloc-twice-the-footprint")},
     **{f"supermalloc-ablations/{name}": Answer.NO_POWER for name in (
         "fullest-fit-empties", "first-fit-as-good", "offset-against-conflicts")},
 }
@@ -403,6 +401,7 @@ CANNOT = {
     "supermalloc-13/uncommitting-costs", "supermalloc-14/jemalloc-modules",
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")
       for pair in ("a2alloc-below-kheap", "glibc-below-a2alloc")),
+    *(f"a2alloc-7/threadtest-a2alloc-below-{other}" for other in ("kheap", "glibc")),
 }
 SIMULATED = {"supermalloc-7/cpu-caches-traffic"}  # simulations decide
 WITHOUT_RUNS = BY_PARAMETERS | CANNOT | SIMULATED

@@ -173,7 +173,7 @@ class VerdictTest(unittest.TestCase):
                 if claim.cores > 2:
                     self.assertEqual(verdict.answer, Answer.CANNOT_BE_SHOWN_HERE)
                     groups = {p.case.group for p in figure.points(2) if claim.series in (None, p.series)}
-                    known = r"larson-\d+-\d+|malloc-test|producer-consumer|threadtest-64"
+                    known = r"larson-\d+-\d+|malloc-test|producer-consumer|threadtest-(64|8)"
                     there = any(re.fullmatch(known, group) for group in groups)
                     self.assertEqual("manycore --workloads" in verdict.evidence,
                                      there and not claim.judge.about_rounds)
@@ -582,13 +582,13 @@ class GuardTest(unittest.TestCase):
         for key, wanted in (
             ("a2alloc-6/cache-scratch-a2alloc-above-glibc", None),
             ("a2alloc-6/cache-thrash-glibc-above-a2alloc", None),
-            ("a2alloc-6/larson-glibc-above-a2alloc", f"{larson})"), ("a2alloc-3/beats-kheap", f"{larson})"),
+            ("a2alloc-6/larson-glibc-above-a2alloc", f"{larson}, larson with 7 to 499 bytes)"),
             ("supermalloc-8/relative-variance-less", None), ("supermalloc-8/variance-below-dlmallocs", None),
             ("supermalloc-8/three-times-faster", "--workloads malloc-test` simulates them)"),
-            ("a2alloc-6/threadtest-a2alloc-above-kheap", "--workloads threadtest` simulates them)"),
+            ("a2alloc-6/threadtest-a2alloc-above-kheap", "--workloads threadtest` simulates them, threadtest with 64 bytes)"),
             ("scalloc-8a/competitive", f"{larson}, larson with 7 to 499 bytes)"),
             ("coalescing-7/throughput-grows", None),
-            ("scalloc-9a/best-beyond-30", "--workloads producer-consumer` simulates them)"),
+            ("scalloc-9a/best-beyond-30", "--workloads producer-consumer` simulates them, producer-consumer with 16 to 512 bytes)"),
         ):
             figure, claim = self.claim(key)
             with self.subTest(key):
