@@ -106,6 +106,7 @@ class DecommittedRanges {
       const std::size_t start = slices_.manager.aligned(room.first, alignment);
       bool enough = false;  // no more than that: open memory is charged
       for_ranges(run, [&](Block range) {
+        if (is_half_decommitted(range)) return has_room = true;
         range = end_with_room(range, count, alignment);
         const os::Placed placed = range.size < refused ? recommit(range) : kRefused;
         enough = placed == kYes &&
@@ -129,6 +130,7 @@ class DecommittedRanges {
     const bool to_the_end = for_runs([&](Block run) {
       bool some = false;
       for_ranges(run, [&](Block range) {
+        if (is_half_decommitted(range)) return true;
         const os::Placed placed = recommit(range);
         some = some || placed == kYes;
         if (placed != kYes && is_whole(range) && (!least || range.size < least.size)) least = range;
@@ -254,8 +256,13 @@ class DecommittedRanges {
     return decommitted && set().any({decommitted.first, 1}) &&
            slices_.manager.size_of(decommitted.first) == decommitted.size;
   }
+  // In a fork's child whose interrupted call goes on, before recovery: a vanished thread was
+  // decommitting it, and whether it is mapped the recovery finds out.
+  bool is_half_decommitted(Block decommitted) const {
+    return decommitting_.load_relaxed() == decommitted.first;
+  }
   bool could_recommit(Block decommitted) {
-    if (!is_whole(decommitted) || slices_.range.recommit(decommitted) != kYes) return false;
+    if (!is_whole(decommitted) || is_half_decommitted(decommitted) || slices_.range.recommit(decommitted) != kYes) return false;
     if (!slices_.range.decommit(decommitted)) book_recommitted(decommitted);
     return true;
   }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <future>
 #include <thread>
 
 #include "address_limit.hpp"
@@ -251,6 +252,52 @@ TEST_F(CoalescingArenaTest, AChildLeavesAloneWhatItsParentHadDecommitted) {
   EXPECT_EQ(forks, 1u);
   Calls::after = nullptr;
   expect_books(*arena, *tenant);
+}
+
+// Before the recovery, in a call that the fork has interrupted: nobody knows yet whether it is
+// mapped.
+TEST_F(CoalescingArenaTest, AChildTakesNothingThatItsParentWasDecommitting) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([&] {
+    std::promise<std::uint32_t> full;
+    std::promise<void> released;
+    std::promise<void> done;
+    std::thread other([&] {  // first, as the limit counts its stack
+      const std::uint32_t a = full.get_future().get();
+      Calls::after = [&](const Calls::Call& call, std::size_t) {
+        if (call.kind != Calls::kRelease || call.address != address_of(tenant->address(a))) return;
+        released.set_value();
+        done.get_future().wait();
+      };
+      arena->give(a);
+      Calls::after = nullptr;
+    });
+    ASSERT_TRUE(test::leave_address_space(64 * kMiB));
+    start();
+    constexpr std::size_t kCount = 16;
+    std::vector<std::uint32_t> taken;
+    while (const std::uint32_t first = arena->take_growing(kCount, 1, kAnyUse).first)
+      taken.push_back(first);
+    const std::uint32_t a = taken[taken.size() / 2];
+    full.set_value(a);
+    released.get_future().wait();
+    EXPECT_EQ(test::run_in_child([&] {
+                Calls::after = nullptr;
+                auto* const theirs = static_cast<char*>(tenant->address(a));
+                if (os::open_at(theirs, kSlice) != os::Placed::kYes) return 1;
+                *theirs = 7;
+                SpinLock::enter_child();
+                (void)arena->take_growing(kCount, 1, kAnyUse);
+                arena->recover_lock();
+                arena->recover_in_child();
+                if (*theirs != 7) return 2;
+                return arena->statistics().lost_bytes == 0 ? 0 : 3;
+              }),
+              0);
+    done.set_value();
+    other.join();
+  });
 }
 
 // A refused one is memory as before.
