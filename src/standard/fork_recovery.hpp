@@ -180,7 +180,7 @@ class ForkRecovery {
     pages.heap.pool().stacks().forget_all();
     pages.arena.recover_in_child();
     // Once more if the pool has spans again: only a signal handler, which may not, frees meanwhile.
-    // What it put there the walk has given to the arena, or has passed by.
+    // What it put there the walk has given to the arena, or has seen as used.
     do give_what_is_in_no_place(pages, protocol);
     while (pages.heap.pool().stacks().forget_all());
   }

@@ -93,10 +93,9 @@ class Unhelped {
   }
 
  private:
-  const bool may_be_given_ =
-      me().in_call || anybody_gives() ||
-      (engine::allocations_give() && calls_in_flight != 0) ||
-      (engine::children_find_more() && process.is_child());
+  const bool may_be_given_ = me().in_call || anybody_gives() ||
+                             (engine::allocations_give() && calls_in_flight != 0) ||
+                             (engine::children_find_more() && process.is_child());
   const std::uint64_t gifts_ = gifts_begun;
   const std::uint64_t calls_ = calls_begun;
   const std::uint64_t forks_ = process.forks();

@@ -256,13 +256,15 @@ class DecommittedRanges {
     return decommitted && set().any({decommitted.first, 1}) &&
            slices_.manager.size_of(decommitted.first) == decommitted.size;
   }
-  // In a fork's child whose interrupted call goes on, before recovery: a vanished thread was
+  // In a fork's child whose interrupted call goes on, before recovery: a thread of the parent was
   // decommitting it, and whether it is mapped the recovery finds out.
   bool is_half_decommitted(Block decommitted) const {
     return decommitting_.load_relaxed() == decommitted.first;
   }
   bool could_recommit(Block decommitted) {
-    if (!is_whole(decommitted) || is_half_decommitted(decommitted) || slices_.range.recommit(decommitted) != kYes) return false;
+    if (!is_whole(decommitted) || is_half_decommitted(decommitted) ||
+        slices_.range.recommit(decommitted) != kYes)
+      return false;
     if (!slices_.range.decommit(decommitted)) book_recommitted(decommitted);
     return true;
   }
