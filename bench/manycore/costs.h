@@ -41,7 +41,9 @@
   X(cpus, 0, 0)           /* CPUs that the machine has and the program is told of; 0: the real \
                              machine's number is told, and every thread has a core */ \
   X(pin, -1, -1)          /* the real CPU that the simulation keeps to; -1: any */ \
-  X(from_thread, 0, 0)    /* the measured part begins as this thread starts (main: 1); 0: by mark */
+  X(from_thread, 0, 0)    /* the measured part begins as this thread starts (main: 1); 0: by mark */\
+  X(seed, 0, 0)           /* threads start and wake up to a quarter later, each by another time, so \
+                             that they meet in another order for each seed; 0: none does */
 /* clang-format on */
 static struct {
 #define X(name, standard, least) int64_t name;
@@ -62,6 +64,16 @@ static const struct {
     EACH_COST(X)
 #undef X
 };
+
+/* By how much what happens to a core at an instant comes later than without a seed: by less than a
+ * quarter of `cycles`, which follows from the seed, the core and the instant alone. */
+static int64_t late(int64_t cycles, int core, int64_t instant) {
+  if (cost.seed == 0 || cycles < 4) return 0;
+  uint64_t z = ((uint64_t)cost.seed << 48) + ((uint64_t)core << 32) + (uint64_t)instant;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u; /* splitmix64 */
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return (int64_t)((z ^ (z >> 31)) % (uint64_t)(cycles / 4));
+}
 
 /* Takes "name=value"; false for what is not such an option. */
 static bool set_cost(const char* text) {

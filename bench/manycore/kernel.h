@@ -343,7 +343,7 @@ static void thread_ended(Core* c) {
   pthread_mutex_lock(&turns_lock);
   for (int i = 0; i < used_cores && c->clear_at_exit; i++) {
     if (cores[i]->waiting_on != c->clear_at_exit) continue;
-    clock_of[i] = now + cost.wakeup * CYCLE;
+    clock_of[i] = now + (cost.wakeup + late(cost.wakeup, i, now)) * CYCLE;
     state_of[i] = DUE;
     cores[i]->waiting_on = 0;
     counts.wakes++;

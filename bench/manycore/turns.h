@@ -215,18 +215,21 @@ enum Return {
 static void come_back(Core* c, enum Return how) {
   pthread_mutex_lock(&turns_lock);
   int64_t *clock = &clock_of[c->number], least = 0;
-  Core *first = atomic_load(&holder), *late = atomic_load(&expiring);
+  Core *first = atomic_load(&holder), *expired = atomic_load(&expiring);
   const bool woke = how == WOKEN, refused = how == REFUSED && (c->waiting_on || c->alone);
-  if (c == late) atomic_store(&expiring, NULL);
+  if (c == expired) atomic_store(&expiring, NULL);
   /* The waker counts also one whose time was up when it was woken; settle_woken() waits for all of
    * them. */
   if (woke && c->args[0] == atomic_load(&waking)) atomic_fetch_add(&woken, 1);
   if (refused) { /* it has not slept */
     *clock = c->asleep_since - cost.wait * CYCLE;
   } else if (c->waiting_on) {
-    if (woke && c != late) *clock = c->asleep_since;
-    if (woke && first) least = clock_of[first->number] + cost.wakeup * CYCLE;
-    if (woke && !first && late) least = clock_of[late->number];
+    if (woke && c != expired) *clock = c->asleep_since;
+    if (woke && first) {
+      const int64_t now = clock_of[first->number];
+      least = now + (cost.wakeup + late(cost.wakeup, c->number, now)) * CYCLE;
+    }
+    if (woke && !first && expired) least = clock_of[expired->number];
   } else if (state_of[c->number] == AWAY &&
              first) { /* some time has passed: nobody can say how much */
     least = INT64_MAX;

@@ -410,6 +410,8 @@ def manycore_command(
     with_: Optional[List[str]] = WITH,
     out: Optional[str] = OUT,
     quick: bool = typer.Option(False, "--quick", help="1, 2, 4 and 16 cores, few allocators, less work: two minutes."),
+    seeds: int = typer.Option(1, "--seeds", min=1, max=1000, metavar="N",
+                              help="Each simulation N times, with threads that start and wake by another seed's times."),
     report: bool = typer.Option(False, "--report", help="Simulate nothing: tables and plots of what there is."),
     no_build: bool = NO_BUILD,
 ):
@@ -432,7 +434,7 @@ def manycore_command(
 
     if not manycore.command(
         _places, cores=cores, names=names, allocator_names=allocators_, with_=with_ or (), out=out, quick=quick,
-        only_report=report, say=say, building=not no_build,
+        seeds=seeds, only_report=report, say=say, building=not no_build,
     ):
         raise typer.Exit(1)
 

@@ -26,7 +26,7 @@ import time
 from spanalloc_bench import allocators, build, old_names, packed, progress, simulator, tree
 from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
-from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, META, SHORT, TURNS, Row, append, read
+from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, META, SEED, SHORT, TURNS, Row, append, read
 from spanalloc_bench.manycore_workloads import ALLOCATORS, WORKLOADS, Workload, settings
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
 
@@ -60,12 +60,18 @@ class Cell:
     turns: str
     argv: tuple[str, ...]
     fingerprint: str      # of the files that take part
+    seed: int = 0
+
+    @property
+    def machine(self) -> tuple:
+        """Further arguments of the plugin."""
+        return (*self.workload.machine(self.cores), *(((SEED, self.seed),) if self.seed else ()))
 
     def row(self) -> Row:
         """Its line, still without results."""
         arguments = " ".join(map(str, self.workload.argv(self.cores, TURNS)[1:]))
         return Row(self.workload.name, self.allocator.name, self.cores, self.length, self.turns, arguments,
-                   _text_of(self.workload.machine(self.cores)), _text_of(self.allocator.environment), self.fingerprint)
+                   _text_of(self.machine), _text_of(self.allocator.environment), self.fingerprint)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -111,7 +117,7 @@ def _simulate(machine, cell, binaries, cpu) -> Row:
     began = time.monotonic()
     try:
         counts, output = machine.run(argv, cell.cores, environment=environment,
-                                     options=cell.workload.machine(cell.cores), pin=cpu, timeout=TIMEOUT_S)
+                                     options=cell.machine, pin=cpu, timeout=TIMEOUT_S)
         record = json.loads(output.strip().splitlines()[-1])
     except simulator.TimedOut as error:
         row.status, row.problem = HUNG, str(error)
@@ -168,7 +174,7 @@ def write_meta(folder, chosen, plugin, binaries, asked):
 # ---- all of it ----
 
 
-def cells_of(chosen, workloads, cores, scale, binaries, plugin) -> list[Cell]:
+def cells_of(chosen, workloads, cores, scale, binaries, plugin, seeds=1) -> list[Cell]:
     """Many cores first: they take longest, and two CPUs then end at about the same time."""
     found = []
     for count in sorted(cores, reverse=True):
@@ -181,7 +187,8 @@ def cells_of(chosen, workloads, cores, scale, binaries, plugin) -> list[Cell]:
                     argv = tuple(str(word) for word in workload.argv(count, turns))
                     files = (plugin, os.path.join(binaries, argv[0]), allocator.path)
                     fingerprint = "-".join(_sha256(path)[:12] for path in files) + f"-{scale}"
-                    found.append(Cell(workload, for_cores(allocator, count), count, length, turns, argv, fingerprint))
+                    found.extend(Cell(workload, for_cores(allocator, count), count, length, turns, argv, fingerprint, seed)
+                                 for seed in range(seeds))
     return found
 
 
@@ -289,7 +296,7 @@ def _workloads(names):
     return [WORKLOADS[name] for name in found]
 
 
-def command(places, *, cores, names, allocator_names, with_, out, quick, only_report, say, building) -> bool:
+def command(places, *, cores, names, allocator_names, with_, out, quick, seeds, only_report, say, building) -> bool:
     """Runs the command; False where one of our libraries failed somewhere. `building`: what is not there is built
     first."""
     folder = os.path.abspath(out or tree.DEFAULT_OUT + "-quick" * quick)
@@ -324,8 +331,8 @@ def command(places, *, cores, names, allocator_names, with_, out, quick, only_re
     if not chosen:
         raise allocators.BadChoice("no allocator is left")
     began = time.monotonic()
-    cells = cells_of(chosen, workloads, counts, 4 if quick else 1, binaries, plugin)
-    asked = {"quick": quick, "cores": cores, "workloads": names, "allocators": allocator_names, "with": " ".join(with_)}
+    cells = cells_of(chosen, workloads, counts, 4 if quick else 1, binaries, plugin, seeds)
+    asked = {"quick": quick, "seeds": seeds if seeds > 1 else "", "cores": cores, "workloads": names, "allocators": allocator_names, "with": " ".join(with_)}
     rows = simulate(cells, folder, binaries, plugin,
                     " ".join(f"{name} {value}" for name, value in asked.items() if value))
     manycore_report.write(folder, rows, read_meta(folder))

@@ -10,6 +10,7 @@ from spanalloc_bench.model import OK
 CSV, META = "manycore.csv", "manycore-meta.json"
 SHORT, LONG = "short", "long"
 TURNS = "{turns}"      # stands for their number in a line's arguments
+SEED = "seed"          # an argument of the plugin
 REJECTED = "rejected"  # a point whose two runs do not say what the steady state is
 LEAST_SHARE = 0.5      # of the long run that must be steady
 NOISE = 0.01           # an operation: by how much a count may fall from the short run to the long one
@@ -62,6 +63,11 @@ class Row:
     @property
     def key(self):
         return (self.workload, self.allocator, str(self.cores), self.length, self.turns, *self.of)
+
+    @property
+    def seed(self) -> int:
+        """Of the times by which threads start and wake late; 0: none does."""
+        return next((int(word[len(SEED) + 1:]) for word in self.machine.split() if word.startswith(f"{SEED}=")), 0)
 
     @property
     def of(self):
@@ -139,11 +145,11 @@ def _site_key(site):
     return site.get("object"), site.get("offset", site["address"])
 
 
-def points(rows) -> list[Point]:
-    """One point for each workload, allocator and number of cores; of several runs, made with other programs, settings
-    or parameters, the last pair that differs in nothing but the turns."""
+def points(rows, seed=0) -> list[Point]:
+    """One point for each workload, allocator and number of cores; of several runs of the seed, made with other programs,
+    settings or parameters, the last pair that differs in nothing but the turns."""
     pairs = {}
-    for row in rows:
+    for row in (row for row in rows if row.seed == seed):
         pairs.setdefault((row.workload, row.allocator, row.cores), {}).setdefault(row.of, {})[row.length] = row
     found = []
     for of in pairs.values():

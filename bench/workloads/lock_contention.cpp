@@ -7,7 +7,7 @@
 //   Per-CPU no getcpu   13.3 ns  the same without the call
 //   Per-thread           3.1 ns  the increment of a thread-local variable, without a lock
 // The paper does not say which lock, nor which CPU's counter the third row takes. The author's
-// fragments/lock-overhead.cc has two threads and a test-and-set lock: --lock test-and-set.
+// lock-overhead.cc has two threads and a test-and-set lock: --lock test-and-set.
 //
 // Ours: those rows and three of today, which use the area that glibc (2.35 and later) registers
 // with the kernel for restartable sequences: the CPU's number read there, in place of the call,

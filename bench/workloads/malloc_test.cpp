@@ -5,7 +5,7 @@
 // objects, in a structure that it allocates too, and puts it in a bounded queue under a mutex and
 // condition variables; a consumer takes a batch and frees its objects and the structure. The paper
 // runs 1 to 32 producers for a fixed time and reports objects a second; what it does not print is
-// in the author's tests/new-malloc-test.c: objects of 1024 bytes, of which nothing is written, and
+// in the author's new-malloc-test.c: objects of 1024 bytes, of which nothing is written, and
 // at most 100 batches waiting, of which the last one comes first.
 //   --low 1024 --high 1024 --bound 100 --order lifo --stamps off
 //

@@ -8,7 +8,7 @@
 // and elapsed time, peak memory, and the slowest malloc and free, on 8 hardware threads (about 12
 // s, 0.9 to 1.9 GiB). It gives neither the number of allocations, nor the factor between size and
 // lifetime, nor the largest size, nor how an object reaches the thread that frees it. The author's
-// benchmarks/server.cc tells more: sizes below 8 MiB; of an object that dies only the header of 32
+// server.cc tells more: sizes below 8 MiB; of an object that dies only the header of 32
 // bytes is freed, by another thread, and the data never, so that the memory is what was allocated
 // in ten seconds; every byte is written, within the time of the call.
 //   --expired kept --write all --max-k 22

@@ -7,7 +7,7 @@
 // time; what an allocator needs above that is memory that it keeps with threads which have no use
 // for it (2.3 GiB in DLmalloc, 4.1 GiB in TBBmalloc).
 //
-// The author's benchmarks/manythreads/vyukov.cpp writes every byte: --write all.
+// The author's vyukov.cpp writes every byte: --write all.
 //
 // Ours: threads and objects are options, sizes uniform in 1 to 4095. One thread works at a time.
 // All of them exist before the first begins and until the last has ended: caches of a living thread

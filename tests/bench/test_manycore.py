@@ -111,6 +111,17 @@ class SharingTest(KnownAnswer):
             counts.pop("sites"), counts.pop("lines")
         self.assertEqual(*runs)
 
+    def test_a_seed_makes_another_run_that_repeats(self):
+        def run(seed):
+            counts = self.counts("contended_counter", 8, 300, options=[("seed", seed)] if seed else [])
+            return counts["cycles"], counts["transfers"], counts["invalidations"]
+
+        runs = {seed: run(seed) for seed in (0, 1, 2, 3)}
+        self.assertEqual(runs[2], run(2))
+        self.assertGreater(len(set(runs.values())), 2, runs)
+        for cycles, *_ in runs.values():  # its answer is the same
+            self.assertWithin(cycles, 8 * 300 * XFER * 0.95, 8 * 300 * XFER * 1.05, "cycles")
+
     def test_the_window_does_not_change_the_answer(self):
         for window in (200, 2000, 10000):
             counts = self.counts("contended_counter", 4, 2000, options=[("window", window)])
@@ -300,6 +311,15 @@ class PointTest(unittest.TestCase):
             self.assertEqual(len(self.rows.points([short, long])), 1)
             setattr(short, name, "another")
             self.assertEqual(self.rows.points([short, long]), [], name)
+
+    def test_each_seed_has_points_of_its_own(self):
+        rows = [*pair(self.rows, 4, 100, 1000.0), *pair(self.rows, 4, 100, 3000.0)]
+        for row_ in rows[2:]:
+            row_.machine = "from_thread=5 seed=3"
+        self.assertEqual([row_.seed for row_ in rows], [0, 0, 3, 3])
+        self.assertEqual([point.cycles for point in self.rows.points(rows)], [1000.0])
+        self.assertEqual([point.cycles for point in self.rows.points(rows, 3)], [3000.0])
+        self.assertEqual(self.rows.points(rows, 1), [])
 
     def test_a_start_that_dominates_makes_no_point(self):
         short = row(self.rows, "short", operations=100, cycles=5000.0)

@@ -7,7 +7,7 @@ judges locality by the accesses, and the others by `allocator_build_s`: malloc, 
 an allocator pays that returns memory eagerly and hands out what the kernel has yet to back. `mean_rss_kib` is the
 paper's average memory.
 
-`authors_*` have the parameters of the authors' scripts (cksystemsgroup/scalloc-artifact, benchmarks/ACDC-scripts), and the
+`authors_*` have the parameters of the authors' scripts (cksystemsgroup/scalloc-artifact, ACDC-scripts), and the
 sets of their ACDC: the papers' figures take these. The others are the suite's.
 """
 

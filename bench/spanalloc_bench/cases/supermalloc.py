@@ -31,7 +31,7 @@ def malloc_test(producers: int = 1, batches: int = MALLOC_TEST_BATCHES) -> Case:
 
 
 def author_malloc_test(producers: int = 1) -> Case:
-    """SuperMalloc 9, Figures 6 to 8, as tests/new-malloc-test.c: objects of 1024 bytes, of which nothing is written, and at
+    """SuperMalloc 9, Figures 6 to 8, as new-malloc-test.c: objects of 1024 bytes, of which nothing is written, and at
     most 100 batches waiting, of which the last one comes first. Here 3600 batches that the producers divide (the paper: a
     fixed time)."""
     usual = malloc_test(producers)
@@ -42,7 +42,7 @@ def author_malloc_test(producers: int = 1) -> Case:
 
 
 def author_superserver(threads: int = 2) -> Case:
-    """SuperMalloc 9, Figure 12, as benchmarks/server.cc: of an object that expires the header is freed, by another thread,
+    """SuperMalloc 9, Figure 12, as server.cc: of an object that expires the header is freed, by another thread,
     and never its data; every byte is written, within the timed call. Here 20 million allocations that the threads divide,
     0.9 GiB (the paper: ten seconds of four threads, 0.9 to 1.9 GiB)."""
     return workload(
@@ -54,14 +54,14 @@ def author_superserver(threads: int = 2) -> Case:
 
 
 def author_vyukov() -> Case:
-    """SuperMalloc 9, Figure 13, as benchmarks/manythreads/vyukov.cpp: 200 threads of 50,000 objects, written whole."""
+    """SuperMalloc 9, Figure 13, as vyukov.cpp: 200 threads of 50,000 objects, written whole."""
     usual = vyukov(200, 50_000)
     return dataclasses.replace(usual, id=usual.id.replace("vyukov", "vyukov-author"),
                                argv=(*usual.argv, "--write", "all"))
 
 
 def author_lock_contention(threads: int = 2, increments: int = 5_000_000) -> Case:
-    """SuperMalloc 8, Figure 5, as fragments/lock-overhead.cc: a test-and-set lock (there: 100 million increments)."""
+    """SuperMalloc 8, Figure 5, as lock-overhead.cc: a test-and-set lock (there: 100 million increments)."""
     usual = lock_contention(threads, increments)
     return dataclasses.replace(usual, id=usual.id.replace("lock-contention", "lock-contention-author"),
                                argv=(*usual.argv, "--lock", "test-and-set"))

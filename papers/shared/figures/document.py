@@ -35,9 +35,12 @@ Each room's `REPORT.md` says on one page what held and why; [report.md](report.m
 - **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.
 - **not measured**: what the claim is about exists, but these results are older than it, or than its figure; a run of the
   command tells.
+- **simulated**: needs more cores than there are, and was asked of a simulated machine that has them
+  ([manycore.md](manycore.md)), with five seeds. The evidence begins with what came out; it is a model's, so it does not count
+  among what holds.
 - **cannot be shown here**: needs more cores or something that this machine lacks. Where the workload is one of those that
-  `spanalloc bench manycore` runs on a simulated machine, the evidence names that command; its curves are no verdicts, and
-  of how runs differ, one simulation says nothing.
+  `spanalloc bench manycore` runs on a simulated machine, the evidence names that command; one seed's curves are no verdicts,
+  and of how runs differ, a simulation says nothing.
 
 A claim about many cores is no verdict on a machine of two: what was seen there stands beside it. Only a claim that says
 the same of every single number of threads can be refuted by those that there are cores for.

@@ -7,6 +7,7 @@ Rounds in which what is compared ran too far apart do not count (data.near), as 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import statistics
@@ -65,16 +66,23 @@ def beyond_one(data: Data) -> list[Point]:
 
 def most(data: Data) -> list[Point]:
     """The largest thread count."""
-    return data.at(x=max(data.numbers()))
+    return data.at(x=max(_counts(data)))
 
 
 def fewest(data: Data) -> list[Point]:
-    return data.at(x=min(data.numbers()))
+    return data.at(x=min(_counts(data)))
 
 
 def full(data: Data) -> list[Point]:
     """The largest thread count that the machine has cores for."""
-    return data.at(x=max(n for n in data.numbers() if n <= max(data.cores, data.numbers()[0])))
+    counts = _counts(data)
+    return data.at(x=max(n for n in counts if n <= max(data.cores, counts[0])))
+
+
+def _counts(data: Data) -> list[int]:
+    if found := data.numbers():
+        return found
+    raise NoData("these results have no numbers of threads")
 
 
 def only(*xs):
@@ -642,23 +650,33 @@ def fact_within(key, low=None, high=None, of=SUBJECT):
 
 
 def simulated_less(count, what, than, of=SUBJECT, least=1):
-    """On each simulated number of cores from `least` on an operation of `of` has less of a count than one of `than`. It is
-    of one simulation each: a count, not a time, and without an interval."""
+    """On each simulated number of cores from `least` on an operation of `of` has less of a count than one of `than`, with
+    every seed that both have."""
 
     def ask(data, subject):
         one = of or subject
-        known = {(line["row"], line["cores"]): line[count] for line in data.simulations if count in line}
-        found = {cores: (known[name, cores], known[than, cores]) for name, cores in sorted(known, key=lambda key: key[1])
-                 if name == one and cores >= least and (than, cores) in known}
-        if not found:
+        known = {(line["row"], line["cores"], line.get("seed", 0)): line[count] for line in data.simulations if count in line}
+        pairs = collections.defaultdict(list)
+        for (name, cores, seed), mine in known.items():
+            if name == one and cores >= least and (than, cores, seed) in known:
+                pairs[cores].append((mine, known[than, cores, seed]))
+        if not pairs:
             raise NoData(f"these results have no simulation of {one} and {than}")
-        fewer = sum(mine < theirs for mine, theirs in found.values())
-        text = ", ".join(f"{cores} cores {number(mine)} against {number(theirs)}" for cores, (mine, theirs) in found.items())
-        return Verdict(HOLDS if fewer == len(found) else OPEN if fewer else AGAINST,
-                       f"{what} of {one} against {than}, simulated: {text}")
+        fewer = [mine < theirs for found in pairs.values() for mine, theirs in found]
+        text = ", ".join(f"{cores} cores {_least_to_greatest(mine for mine, _ in found)} against {_least_to_greatest(theirs for _, theirs in found)}"
+                         for cores, found in sorted(pairs.items()))
+        seeds = max(map(len, pairs.values()))
+        said = HOLDS if all(fewer) else OPEN if any(fewer) else AGAINST
+        return Verdict(Answer.SIMULATED, f"{said.value}; {what} of {one} against {than}, {seeds} seed{'s' * (seeds > 1)}: {text}")
 
     return Judge(ask, lambda subject: (
         f"{what} of {of or subject} below that of {than} on every simulated number of cores from {least} on"))
+
+
+def _least_to_greatest(values):
+    """A number, or from the least to the greatest."""
+    found = sorted(values)
+    return number(found[0]) if found[0] == found[-1] else f"{number(found[0])} to {number(found[-1])}"
 
 
 def in_proportion(saved: Measure, cost: Measure, without, factor, of=SUBJECT, at=everywhere):

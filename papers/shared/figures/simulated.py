@@ -1,12 +1,15 @@
 """What a figure's claims look like on more cores than there are: on the simulated machine (`spanalloc bench manycore`), where
-the figure's workload runs there. A simulation is one number without a spread, so it makes no verdict; it is said beside one.
+the figure's workload runs there. Of five seeds (`--seeds 5`) it is a verdict of its own, "simulated"; of one it is said beside
+the claim.
 
     simulations in the figure's folder  ->  lines of the figure's record  ->  Data for each number of cores
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import re
 
 from spanalloc_bench import manycore_rows
 from papers.shared.figures.data import Data
@@ -14,42 +17,84 @@ from papers.shared.figures.figure import Figure, Point
 from spanalloc_bench.model import OK, Case, Family, Sample
 
 CORES = (8, 16, 40)  # of which claims are asked
+SEEDS = 5            # for a verdict
 GHZ = 3.0            # in the record cycles are seconds
 MOVES = "moves"      # of a line: coherence traffic, which is counted, and so no time
-# By the group of a figure's cases: the simulation's name, and what stands on the axis for so many cores.
-_AXIS = {"malloc-test": ("malloc-test", lambda cores: cores // 2)}
 
 
-def _axis(figure: Figure):
-    groups = {point.case.group for point in figure.points(2)}
-    return _AXIS.get(groups.pop()) if len(groups) == 1 else None
+@dataclasses.dataclass(frozen=True)
+class _Simulation:
+    """What simulates the cases of a group."""
+
+    groups: str
+    workload: str
+    on_axis: callable = lambda cores: cores  # what stands on a figure's axis for so many cores
+
+
+_SIMULATIONS = (
+    _Simulation(r"malloc-test", "malloc-test", lambda cores: cores // 2), _Simulation(r"larson-\d+-\d+", "larson"),
+    _Simulation(r"threadtest-(8|64)", "threadtest"), _Simulation(r"producer-consumer", "producer-consumer"),
+)
+
+
+def of_group(group) -> _Simulation | None:
+    return next((found for found in _SIMULATIONS if re.fullmatch(found.groups, group)), None)
+
+
+def _series(figure: Figure) -> dict[str, _Simulation]:
+    """{series: its simulation} of the series whose every point is simulated."""
+    groups = collections.defaultdict(set)
+    for point in figure.points(2):
+        groups[point.series].add(point.case.group)
+    found = {series: of_group(next(iter(names))) for series, names in groups.items() if len(names) == 1}
+    return {series: simulation for series, simulation in found.items() if simulation}
 
 
 def lines(figure: Figure, folder, names) -> list[dict]:
-    """Of every contender in `names`: the cycles of an operation and the lines of the cache that change owner in it, by cores;
-    [] where the folder has no such simulations."""
-    if not figure.rounds or not _axis(figure):
+    """Of every contender in `names`: the cycles of an operation and the lines of the cache that change owner in it, by series,
+    cores and seed; [] where the folder has no such simulations."""
+    if not figure.rounds or not (known := _series(figure)):
         return []
-    workload, _ = _axis(figure)
-    return [{"row": point.allocator, "cores": point.cores, "cycles": float(f"{point.cycles / point.operations:.6g}"),
-             MOVES: float(f"{point.moves:.6g}")}
-            for point in manycore_rows.points(manycore_rows.read(folder).values())
-            if point.workload == workload and point.status == OK and point.allocator in names]
+    rows = list(manycore_rows.read(folder).values())
+    found = []
+    for seed in sorted({row.seed for row in rows}):
+        for point in manycore_rows.points(rows, seed):
+            if point.status != OK or point.allocator not in names:
+                continue
+            line = {"row": point.allocator, "cores": point.cores, **({"seed": seed} if seed else {}),
+                    "cycles": float(f"{point.cycles / point.operations:.6g}"), MOVES: float(f"{point.moves:.6g}")}
+            found += [{**({"series": series} if series else {}), **line}
+                      for series, simulation in known.items() if simulation.workload == point.workload]
+    return found
 
 
-def data(figure: Figure, found) -> dict[int, Data]:
-    """{cores: the figure's data as it would be there} of such lines."""
+def _by_place(found) -> dict[tuple, list[dict]]:
+    places = collections.defaultdict(list)
+    for line in found:
+        places[line.get("series", ""), line["row"], line["cores"]].append(line)
+    return places
+
+
+def data(figure: Figure, found, seeds=1) -> dict[int, Data]:
+    """{cores: the figure's data as it would be there} of such lines, of so many seeds each: of one, that of no seed."""
+    kept = [line for place in _by_place(found).values() if len(place) >= seeds for line in place
+            if seeds > 1 or not line.get("seed")]
     return {cores: _data(figure, cores, part) for cores in CORES
-            if (part := [line for line in found if line["cores"] <= cores]) and any(line["cores"] == cores for line in part)}
+            if (part := [line for line in kept if line["cores"] <= cores]) and any(line["cores"] == cores for line in part)}
 
 
 def _data(figure, cores, found) -> Data:
-    _, on_axis = _axis(figure)
-    cases = {count: Case(id=f"simulated.{count}", group="", title="", source="", family=Family.WORKLOAD, argv=())
-             for count in sorted({line["cores"] for line in found})}
+    known = _series(figure)
+    cases = {place: Case(id=f"simulated.{'.'.join(map(str, place))}", group="", title="", source="", family=Family.WORKLOAD,
+                         argv=())
+             for place in sorted({(line.get("series", ""), line["cores"]) for line in found})}
     here = dataclasses.replace(
-        figure, points=lambda _: [Point(case, on_axis(count)) for count, case in cases.items()], variants=(),
-        stand_ins=None, allocators=tuple(dict.fromkeys((*figure.allocators, *(line["row"] for line in found)))))
-    samples = [Sample(cases[line["cores"]].id, line["row"], 1, 1, elapsed_s=line["cycles"] / (GHZ * 1e9), operations=1)
-               for line in found]
+        figure, points=lambda _: [Point(case, known[series].on_axis(count), series)
+                                  for (series, count), case in cases.items() if series in known],
+        variants=(), stand_ins=None, allocators=tuple(dict.fromkeys((*figure.allocators, *(line["row"] for line in found)))))
+    samples = []
+    for line in found:
+        seconds = line["cycles"] / (GHZ * 1e9)
+        samples.append(Sample(cases[line.get("series", ""), line["cores"]].id, line["row"], line.get("seed", 0) + 1, 1,
+                              elapsed_s=seconds, operations=1, metrics={"allocator_s": seconds}))
     return Data(here, cores, samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import dataclasses
 
 from papers.shared.figures import simulated
 from papers.shared.figures.data import ONE_ROUND, Data, NoData
@@ -10,9 +10,6 @@ from papers.shared.figures.figure import Answer, Claim, Verdict
 
 _NO_NUMBERS = "no numbers"
 NOT_MEASURED = f"{Answer.NOT_MEASURED.value} in these results: they are older than this engine"  # a reason to be missing
-# Groups of cases that have another name on the simulated machine.
-_SIMULATED_AS = {"threadtest-64": "threadtest", "threadtest-8": "threadtest"}
-_LARSON = re.compile(r"larson-\d+-\d+")
 
 
 def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
@@ -50,9 +47,8 @@ def _simulation(claim: Claim, data: Data) -> str:
         return ""  # a simulation has no rounds
     cases = {}
     for case in (point.case for point in data.at(series=claim.series)):
-        name = "larson" if _LARSON.fullmatch(case.group) else _SIMULATED_AS.get(case.group, case.group)
-        if name in manycore.WORKLOADS:
-            cases[name] = case
+        if found := simulated.of_group(case.group):
+            cases[found.workload] = case
     if not cases:
         return ""
     text = f"; `spanalloc bench manycore --workloads {','.join(cases)}` simulates them"
@@ -76,11 +72,28 @@ def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
         found = _asked(claim, data.up_to_cores(), subject)
         if found.answer is Answer.DOES_NOT_HOLD:
             return Verdict(found.answer, f"{data.cores} cores are enough against it: {found.evidence}")
+    if found := _verdict_of_simulations(claim, data, subject):
+        return found
     seen = _asked(claim, data, subject)
     text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data)})"
     if not seen.evidence.startswith(_NO_NUMBERS):
         text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
     return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text + _simulated(claim, data, subject))
+
+
+def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None:
+    """On the smallest simulated machine that has the cores, if every contender ran there with so many seeds."""
+    if claim.judge.about_rounds:
+        return None
+    machines = simulated.data(data.figure, data.simulations, simulated.SEEDS)
+    cores = min((cores for cores in machines if cores >= claim.cores), default=None)
+    if cores is None:
+        return None
+    seen = _asked(claim, machines[cores], subject)
+    if seen.evidence.startswith(_NO_NUMBERS):
+        return None
+    return dataclasses.replace(seen, answer=Answer.SIMULATED,
+                               text=f"on {cores} simulated cores, {simulated.SEEDS} seeds: {seen.answer.value}; {seen.text}")
 
 
 def _simulated(claim: Claim, data: Data, subject) -> str:

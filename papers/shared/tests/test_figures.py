@@ -539,6 +539,38 @@ class GuardTest(unittest.TestCase):
             data = Data(figure, cores, samples_of(figure, [SHAPES[figure.id]], cores)[0], simulations=lines)
             self.assertNotIn("simulated (ours", verdicts.verdict(claim, data).evidence, key)
 
+    def test_five_seeds_are_a_verdict_of_the_simulator(self):
+        def verdict(key, cycles_of, seeds=simulated.SEEDS, counts=(2, 4, 8, 16), names=None):
+            figure, claim = self.claim(key)
+            names = names or ("scalloc", "glibc", "jemalloc", "tcmalloc", "tbbmalloc", "supermalloc", "hoard")
+            series = "larson" if key.startswith("a2alloc-6") else ""
+            lines = [{"row": name, "cores": cores, "cycles": cycles_of(name, cores, seed), **({"seed": seed} if seed else {}),
+                      **({"series": series} if series else {})}
+                     for name in names for cores in counts for seed in range(seeds)]
+            samples, _ = samples_of(figure, [SHAPES[figure.id]], 2)
+            return verdicts.verdict(claim, Data(figure, 2, samples, simulations=lines))
+
+        def faster(name, cores, seed):
+            return (100.0 if name == "scalloc" else 200.0) * (1 + seed / 100) / cores
+
+        found = verdict("scalloc-8a/competitive", faster)
+        self.assertEqual(found.answer, Answer.SIMULATED)
+        self.assertTrue(found.evidence.startswith("on 8 simulated cores, 5 seeds: holds; time of scalloc"), found.evidence)
+        found = verdict("scalloc-6a/fastest-backend", lambda *place: 1 / faster(*place))
+        self.assertIn("does not hold; time of scalloc", found.evidence)
+        self.assertEqual(found.answer, Answer.SIMULATED)
+        # The spread is in it: where the seeds disagree nothing is decided.
+        found = verdict("scalloc-8a/competitive", lambda name, cores, seed: (6.0 if name == "scalloc" and seed % 2 else 1.0) / cores)
+        self.assertIn("5 seeds: undecided; ", found.evidence)
+        # Also of the allocator's time, and of one series of several.
+        self.assertEqual(verdict("scalloc-9a/best-beyond-30", faster, counts=(2, 8, 40)).answer, Answer.SIMULATED)
+        self.assertEqual(verdict("a2alloc-6/larson-glibc-above-a2alloc", faster, names=("glibc", "a2alloc")).answer,
+                         Answer.SIMULATED)
+        # Fewer seeds, or fewer cores than it speaks of, are none; nor is what no simulation measures.
+        for key, more in (("scalloc-8a/competitive", {"seeds": 4}), ("scalloc-9a/best-beyond-30", {}),
+                          ("scalloc-8b/no-reuse-memory", {}), ("scalloc-13a/single-stack-degrades", {})):
+            self.assertEqual(verdict(key, faster, **more).answer, Answer.CANNOT_BE_SHOWN_HERE, key)
+
     def test_traffic_is_counted_where_it_was_simulated(self):
         figure, claim = self.claim("supermalloc-7/cpu-caches-traffic")
 
@@ -549,10 +581,15 @@ class GuardTest(unittest.TestCase):
             return verdicts.verdict(claim, records.data_of(figure, 2, {}, {}, {}, (), [], [], lines))
 
         found = said((9.0, 1.0, 2.0), (3.0, 3.0, 4.0))  # with two cores the claim has no say
-        self.assertEqual(found.answer, Answer.HOLDS)
-        self.assertTrue(found.evidence.endswith("simulated: 8 cores 1 against 3, 40 cores 2 against 4"), found.evidence)
-        self.assertEqual(said((1.0, 3.0, 4.0), (9.0, 1.0, 4.0)).answer, Answer.DOES_NOT_HOLD)
-        self.assertEqual(said((1.0, 1.0, 5.0), (9.0, 2.0, 4.0)).answer, Answer.UNDECIDED)
+        self.assertEqual(found.answer, Answer.SIMULATED)
+        self.assertTrue(found.evidence.startswith("holds; "), found.evidence)
+        self.assertTrue(found.evidence.endswith("1 seed: 8 cores 1 against 3, 40 cores 2 against 4"), found.evidence)
+        self.assertTrue(said((1.0, 3.0, 4.0), (9.0, 1.0, 4.0)).evidence.startswith("does not hold; "))
+        self.assertTrue(said((1.0, 1.0, 5.0), (9.0, 2.0, 4.0)).evidence.startswith("undecided; "))
+        lines = [{"row": name, "cores": 8, "cycles": 1.0, simulated.MOVES: value + seed, **({"seed": seed} if seed else {})}
+                 for name, value in (("supermalloc", 1.0), ("supermalloc-no-cpu-caches", 9.0)) for seed in range(5)]
+        found = verdicts.verdict(claim, records.data_of(figure, 2, {}, {}, {}, (), [], [], lines))
+        self.assertTrue(found.evidence.endswith("5 seeds: 8 cores 1 to 5 against 9 to 13"), found.evidence)
         without = [{"row": name, "cores": 8, "cycles": 1.0} for name in ("supermalloc", "supermalloc-no-cpu-caches")]
         found = verdicts.verdict(claim, records.data_of(figure, 2, {}, {}, {}, (), [], [], without))
         self.assertEqual(found.answer, Answer.CANNOT_BE_SHOWN_HERE)

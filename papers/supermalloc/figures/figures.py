@@ -138,7 +138,7 @@ FIGURE_5 = Figure(
     "What incrementing a counter costs: one global lock, a lock a CPU, the same without asking for the CPU, a variable "
     "a thread; and, not in the paper, a lock a CPU whose number is read from the area registered for restartable "
     "sequences, and the increment inside of such a sequence, without a lock. The lock is a test-and-set lock, as in the "
-    "author's fragments/lock-overhead.cc; a plain increment inside of a sequence bounds what one can gain, as ours end by "
+    "author's lock-overhead.cc; a plain increment inside of a sequence bounds what one can gain, as ours end by "
     "an atomic swap. No allocator takes part. Here 5 million increments a thread (the author: 100 million), as many threads "
     "as cores and at least two (the author: two).",
     (
@@ -169,7 +169,7 @@ def _malloc_test(cores):
 
 
 _SHOWS = "Producers allocate batches of 4096 objects, as many consumers free them; the x axis counts the producers. As in the " \
-         "author's tests/new-malloc-test.c, objects have 1024 bytes, of which nothing is written, and at most 100 batches " \
+         "author's new-malloc-test.c, objects have 1024 bytes, of which nothing is written, and at most 100 batches " \
          f"wait, of which the last one comes first. Here {workloads.MALLOC_TEST_BATCHES} batches in all (the paper: a fixed " \
          "time). `spanalloc bench manycore` simulates it with 64 bytes, batches of 512 and a queue of two batches a producer."
 RATE = Panel("lines", "producers", rate=True, spread=True)
@@ -441,7 +441,7 @@ FIGURE_11 = Figure(
 FIGURE_12 = Figure(
     "supermalloc-12", "supermalloc", "Figure 12", "SuperServer",
     "Sizes over a wide range, lifetimes in proportion to size, objects freed by other threads; as many threads as "
-    "hardware threads: times, peak memory, slowest calls. As in the author's benchmarks/server.cc, of an object that expires "
+    "hardware threads: times, peak memory, slowest calls. As in the author's server.cc, of an object that expires "
     "the header is freed and never its data, and every byte is written, within the timed call. Here 20 million allocations "
     "that the threads divide, 0.9 GiB of data (the paper: ten seconds, 0.9 to 1.9 GiB at the peak), and an object expires "
     "when another of its size takes its place (the author's: the one of the highest address). Timing each call is part of "
