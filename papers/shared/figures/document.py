@@ -9,8 +9,8 @@ import os
 import tempfile
 
 from spanalloc_bench import store, tree, words
-from papers.shared.figures import draw, judges, records, report, verdicts
-from papers.shared.figures.catalogue import FIGURES, PAPERS
+from papers.shared.figures import draw, judges, prose, records, report, verdicts
+from papers.shared.figures.catalogue import FIGURES, PAPERS, TEXTS
 from papers.shared.figures.figure import Answer, Claim
 
 _SLACK = f"{100 * (judges.SLACK - 1):.0f} %"
@@ -183,6 +183,7 @@ def _claims(paper, found, rows, columns, measured) -> str:
         out += _figure_lines(FIGURES[figure], found.get(figure), of, number)
         ends += [row.at_the_end(n) for n, row in enumerate(of, start=number)]
         number += len(of)
+    out += prose.lines(TEXTS[paper.key], f"papers/{paper.room or paper.key}", _escaped)
     if paper.structural:
         out += ["", "## Not an experiment", ""]
         out += [f"- {number}: {what}" for number, what in paper.structural]
@@ -215,7 +216,20 @@ def documents(*folders) -> dict[str, str]:
                    + " | ".join(str(counts[key][column]) for column in columns) + " |")
         here = measured(room)
         texts[f"{room}/CLAIMS.md"] = _claims(paper, found, rows[key], columns, f" {here}" if here else "")
+    out += _texts()
     return {"docs/papers.md": "\n".join(out) + "\n", **texts}
+
+
+def _texts() -> list[str]:
+    """How the claims of the papers' texts, beside their experiments, are shown."""
+    columns = [shown.value for shown in prose.Shown]
+    out = ["", "Beside their experiments the papers claim, in their texts:", "", f"| paper | {' | '.join(columns)} |",
+           "|---|" + "---:|" * len(columns)]
+    for key, rows in TEXTS.items():
+        found = prose.counts(rows)
+        out.append(f"| [{PAPERS[key].title}](../papers/{PAPERS[key].room or key}/CLAIMS.md#claims-of-the-text) | "
+                   + " | ".join(str(found[column]) for column in columns) + " |")
+    return out
 
 
 PICTURE = "REPORT.png"
