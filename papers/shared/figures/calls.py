@@ -19,6 +19,8 @@ PROGRAMS = {
 # Runs of it are compared with each other: 8 producers, as in Figure 8.
 VARIED = ("malloc_test", "--producers", "8", "--batches", "16", "--batch", "4096")
 RUNS = 5
+# By how many times the ranges of two such samples of the same normal distribution differ once in twenty, either way.
+CHANCE = 3.2
 CALLS = ("malloc", "free")
 MEAN_OF_RUNS, SPREAD = "malloc-test: instructions a call", "malloc-test: slowest less fastest run over their mean"
 WORKLOADS = tuple(dict.fromkeys(command[0] for command in (*PROGRAMS.values(), VARIED)))

@@ -392,7 +392,7 @@ def each(names, judge, least=1):
 
 
 def majority(names, judge):
-    """The judge holds for more than half of the contenders that are there."""
+    """The judge holds for more than half of the contenders, those that are absent among them."""
 
     def ask(data, subject):
         there = _present(data, names, None)
@@ -401,13 +401,13 @@ def majority(names, judge):
         groups = {HOLDS: [], AGAINST: [], OPEN: []}
         for name in there:
             groups[judge(data, name).answer].append(name)
-        half = len(there) / 2
+        half = len(_systems(names)) / 2
         words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
         text = "; ".join(f"{words[answer]} {', '.join(found)}" for answer, found in groups.items() if found)
         answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
         return _among(data, names, None, Verdict(answer, text), doubtful=answer)
 
-    return Judge(ask, lambda subject: f"of more than half of {_listed(names)} that are there: {judge.rule('it')}")
+    return Judge(ask, lambda subject: f"of more than half of {_listed(names)}: {judge.rule('it')}")
 
 
 def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT):
@@ -444,7 +444,8 @@ def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
 
 def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
     """Doubling the threads up to the cores goes on gaining at least `gain` in throughput (at most `high`): judged from
-    half the cores to all of them. `measure` is a time per operation."""
+    half the cores, or the next smaller count that was run, to all of them, by as much more as that is more than a doubling.
+    `measure` is a time per operation."""
 
     def ask(data, subject):
         one, last = of or subject, full(data)
@@ -453,7 +454,9 @@ def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
             raise NoData("one core only")
         first = data.at(x=half[-1])
         ratio = data.ratio(data.score(one, measure, first), data.score(one, measure, last))
-        return Verdict(_against_band(ratio, gain, high),
+        doublings = math.log2(last[0].x / first[0].x)
+        band = [bound and bound ** doublings for bound in (gain, high)]
+        return Verdict(_against_band(ratio, *band),
                        f"throughput of {one} from {first[0].x} to {last[0].x} threads grows {ratio} times")
 
     return Judge(ask, lambda subject: (
@@ -573,8 +576,9 @@ def below_range(measure: Measure, than, of=SUBJECT, at=everywhere, worst=False):
         about_rounds=True)
 
 
-def fact_less(key, than, of=SUBJECT, by=1.0):
-    """A number that no run gives: `of` has less than `by` times everyone's of `than` that is there. No noise here."""
+def fact_less(key, than, of=SUBJECT, by=1.0, chance=1.0):
+    """A number that no run gives: `of` has less than `by` times everyone's of `than` that is there. `chance`: the factor
+    by which two such numbers of the same allocator differ once in twenty, either way; what differs by less is undecided."""
 
     def ask(data, subject):
         one = of or subject
@@ -583,11 +587,15 @@ def fact_less(key, than, of=SUBJECT, by=1.0):
             known = [*theirs, *([one] if mine is not None else [])]
             raise NoData(f"{key} is known of {', '.join(known) or 'nobody'} only")
         text = f"{key} of {one} {number(mine)}; " + ", ".join(f"{n} {number(v)}" for n, v in theirs.items())
-        answer = HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST
+        if chance != 1:
+            text += f"; by chance up to {chance:g} times apart"
+        answer = (HOLDS if all(mine * chance < by * value for value in theirs.values()) else
+                  AGAINST if any(mine >= by * value * chance for value in theirs.values()) else OPEN)
         return _among(data, than, one, Verdict(answer, text), there=list(theirs))
 
     return Judge(ask, lambda subject: (
-        f"{key} of {of or subject} {_times(None, by)} that of {_listed(than, of or subject)}"))
+        f"{key} of {of or subject} {_times(None, by)} that of {_listed(than, of or subject)}"
+        + (f", by more than the {chance:g} times of chance" if chance != 1 else "")))
 
 
 def fact_not_below_best(key, among, factor, of=SUBJECT):
