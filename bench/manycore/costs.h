@@ -41,7 +41,7 @@
   X(cpus, 0, 0)           /* CPUs that the machine has and the program is told of; 0: the real \
                              machine's number is told, and every thread has a core */ \
   X(pin, -1, -1)          /* the real CPU that the simulation keeps to; -1: any */ \
-  X(from_thread, 0, 0)    /* the measured part begins as this thread starts (main: 1); 0: by mark */\
+  X(from_thread, 0, 0)    /* the measured part begins as this thread starts (main: 1); 0: mark */ \
   X(seed, 0, 0)           /* threads start and wake up to a quarter later, each by another time, \
                              and so meet in another order for each seed; 0: none does */
 /* clang-format on */
