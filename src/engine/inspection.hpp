@@ -135,9 +135,9 @@ template <class E>
 consteval Inspection inspection_of(const char* library_version) {
   Inspection out;
   const auto copy = [](auto& to, const char* from) {
-    for (std::size_t i = 0; from[i] != 0; ++i) {
+    for (std::size_t i = 0; from[i] != 0 && i + 1 < sizeof to; ++i) {
       to[i] = from[i];
-      to[i + 1] = 0;  // a name that is too long does not compile here
+      to[i + 1] = 0;  // what is too long, as an ablation's name may be, is cut
     }
   };
   copy(out.magic, Inspection::kMagic);
