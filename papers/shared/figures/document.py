@@ -192,10 +192,10 @@ def _claims(paper, found, rows, columns, measured) -> str:
 
 def documents(*folders) -> dict[str, str]:
     """{path in the source tree: text} of all documents; the same for the same folders. Of a figure in several the last
-    counts."""
+    counts, with the simulations of all."""
     found = {}
     for folder in folders:
-        found.update(records.of_folder(folder))
+        found.update(records.of_folder(folder, folders))
     rows = {key: {} for key in PAPERS}
     for figure in FIGURES.values():
         rows[figure.paper][figure.id] = [_row(figure.id, claim, found.get(figure.id)) for claim in figure.claims]

@@ -71,7 +71,7 @@ def _older_note(record, meta) -> dict:
     }
 
 
-def _noted_data(figure, noted, samples, apart, folder) -> Data:
+def _noted_data(figure, noted, samples, apart, folders) -> Data:
     facts = {(entry["row"], entry["measure"]): entry["value"] for entry in noted["facts"]}
     machine = {key: noted[key] for key in _MACHINE}
     absent = {name: _reason_today(name, why) for name, why in noted["absent"].items()}
@@ -79,7 +79,7 @@ def _noted_data(figure, noted, samples, apart, folder) -> Data:
         there = {sample.allocator for sample in runs} if figure.rounds else names
         absent.update({name: verdicts.NOT_MEASURED for name in names if name not in there and name not in absent})
     # Of simulations that are kept, too, all is there that judges ask for today.
-    lines = simulated.lines(figure, folder, {*figure.allocators, *figure.variants, *noted["given"]})
+    lines = simulated.lines(figure, folders, {*figure.allocators, *figure.variants, *noted["given"]})
     return data_of(figure, noted["cores"], machine, absent, facts, noted["given"], samples, apart,
                    lines or noted.get(_SIMULATED, ()))
 
@@ -219,17 +219,20 @@ def keep(folder, target, copy_tables):
     write_notes(target, notes(folder))
 
 
-def from_samples(folder) -> dict[str, Data]:
-    """{figure's id: data} of every figure that was run into the folder and has no figures/ID.json there."""
+def from_samples(folder, simulated_in=()) -> dict[str, Data]:
+    """{figure's id: data} of every figure that was run into the folder and has no figures/ID.json there; with the
+    simulations of the other folders as well."""
     there = written(folder)
     left = {name: noted for name, noted in notes(folder).items() if name not in there}
     if not left:
         return {}
     samples, apart = store.samples(folder), store.samples(os.path.join(folder, VARIANTS))
-    return {name: _noted_data(FIGURES[name], noted, samples, apart, folder) for name, noted in left.items()}
+    folders = simulated_in or (folder,)
+    return {name: _noted_data(FIGURES[name], noted, samples, apart, folders) for name, noted in left.items()}
 
 
-def of_folder(folder) -> dict[str, dict]:
+def of_folder(folder, simulated_in=()) -> dict[str, dict]:
     """{figure's id: record} of every figure that was run into the folder: as it was judged then, or, where only samples
     are kept, as it is judged now."""
-    return {**written(folder), **{name: outcome(data) for name, data in from_samples(folder).items()}}
+    judged_now = {name: outcome(data) for name, data in from_samples(folder, simulated_in).items()}
+    return {**written(folder), **judged_now}

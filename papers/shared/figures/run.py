@@ -199,7 +199,7 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
     given = [allocator.name for allocator in row if allocator.name not in figure.allocators]
     names = {allocator.name for allocator in (*row, *variants)}
     return data_of(figure, count, machines.describe(), missing, facts, given, store.samples(folder),
-                   store.samples(apart_folder), simulated.lines(figure, folder, names))
+                   store.samples(apart_folder), simulated.lines(figure, [folder], names))
 
 
 # ---- the outcome ----

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import os
 import re
 
 from spanalloc_bench import manycore_rows
@@ -50,12 +52,23 @@ def _series(figure: Figure) -> dict[str, _Simulation]:
     return {series: simulation for series, simulation in found.items() if simulation}
 
 
-def lines(figure: Figure, folder, names) -> list[dict]:
+@functools.lru_cache(maxsize=4)
+def _read(folder, written) -> tuple:
+    """`written`: when the folder's files were."""
+    return tuple(manycore_rows.read(folder).values())
+
+
+def _rows(folder) -> tuple:
+    paths = [os.path.join(folder, name) for name in (manycore_rows.CSV, f"{manycore_rows.CSV}.xz")]
+    return _read(os.path.abspath(folder), tuple(os.stat(path).st_mtime_ns for path in paths if os.path.exists(path)))
+
+
+def lines(figure: Figure, folders, names) -> list[dict]:
     """Of every contender in `names`: the cycles of an operation and the lines of the cache that change owner in it, by series,
-    cores and seed; [] where the folder has no such simulations."""
+    cores and seed; [] where none of the folders has such simulations. Of the same one in several the last counts."""
     if not figure.rounds or not (known := _series(figure)):
         return []
-    rows = list(manycore_rows.read(folder).values())
+    rows = [row for folder in folders for row in _rows(folder)]
     found = []
     for seed in sorted({row.seed for row in rows}):
         for point in manycore_rows.points(rows, seed):

@@ -605,14 +605,14 @@ class GuardTest(unittest.TestCase):
                                      details={"calls": {}, "sites": []})
 
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(simulated.lines(FIGURES["supermalloc-7"], folder, {"supermalloc"}), [])
+            self.assertEqual(simulated.lines(FIGURES["supermalloc-7"], [folder], {"supermalloc"}), [])
             for made in (row("supermalloc", 8, "short", 1000.0), row("supermalloc", 8, "long", 9000.0, 3000),
                          row("nobody", 8, "short", 1000.0), row("nobody", 8, "long", 9000.0, 3000)):
                 manycore_rows.append(folder, made)
-            found = simulated.lines(FIGURES["supermalloc-7"], folder, {"supermalloc"})
+            found = simulated.lines(FIGURES["supermalloc-7"], [folder], {"supermalloc"})
             self.assertEqual(found, [{"row": "supermalloc", "cores": 8, "cycles": 4.0, simulated.MOVES: 2.0}])
-            self.assertEqual(simulated.lines(FIGURES["supermalloc-12"], folder, {"supermalloc"}), [])
-            self.assertEqual(simulated.lines(FIGURES["supermalloc-1"], folder, {"supermalloc"}), [])
+            self.assertEqual(simulated.lines(FIGURES["supermalloc-12"], [folder], {"supermalloc"}), [])
+            self.assertEqual(simulated.lines(FIGURES["supermalloc-1"], [folder], {"supermalloc"}), [])
         there = simulated.data(FIGURES["supermalloc-7"], found)
         self.assertEqual(list(there), [8])
         self.assertEqual(there[8].numbers(), [4])  # producers
