@@ -376,11 +376,13 @@ void refused(const Arguments& arguments) {
 // What one request may take that ends with a refusal, whatever the heap's size. The kernel is asked
 // for more in one way or two, and for each of the limits that may stand, before and after: up to 6
 // calls when this was written, and 6,500 instructions with what is looked at in between, 1,600 of
-// them for each CPU's pool. Twice as much is allowed; a search that asks the kernel for each hole,
-// or tries one size after the other, takes many times that.
+// them for each CPU's pool. After memory has come back the thread counts the free blocks of its own
+// spans, too, of each size that it uses: 47,000 in the three requests of which one is refused.
+// Three times 6,500 a request is allowed; a search that asks the kernel for each hole, or tries one
+// size after the other, takes many times that.
 constexpr const char* kCpus = "2";
 constexpr std::size_t kMostKernelCalls = 12;
-constexpr double kMostInstructions = 13'000;
+constexpr double kMostInstructions = 20'000;
 
 Costs refusals_under(const char* measure, std::size_t mib) {
   const auto outcome = harness::run_self({"refused", measure, std::to_string(mib)}, [mib] {
