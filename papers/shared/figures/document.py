@@ -110,7 +110,8 @@ class _Row:
     figure: str
     claim: Claim
     verdict: str
-    text: str      # what the paper says, and where
+    text: str      # what the paper says,
+    place: str     # and where
     subject: str   # on whom it was judged
     evidence: str
     rule: str
@@ -122,7 +123,7 @@ class _Row:
 
     def line(self, number) -> str:
         link = f"[{number}](#{self.anchor})"
-        return f"| {link} | {_cell(self.text)} | **{self.verdict}**{self.subject} | {_cell(self.evidence)} |"
+        return f"| {link} | {_cell(self.text)}{self.place} | **{self.verdict}**{self.subject} | {_cell(self.evidence)} |"
 
     def at_the_end(self, number) -> str:
         """Rule, and what the row has no room for."""
@@ -135,14 +136,14 @@ class _Row:
 
 def _row(figure, claim, record) -> _Row:
     judged = next((c for c in record["claims"] if c["name"] == claim.name), None) if record else None
-    text = f"{_escaped(claim.text)} ({'**ours**' if claim.own else _escaped(claim.place)})"
+    text, place = _escaped(claim.text), f" ({'**ours**' if claim.own else _escaped(claim.place)})"
     rule = _escaped(verdicts.rule(claim))
     if judged is None:
-        return _Row(figure, claim, Answer.NOT_MEASURED.value, text, "", "this figure is not in these results", rule, ())
+        return _Row(figure, claim, Answer.NOT_MEASURED.value, text, place, "", "this figure is not in these results", rule, ())
     subject = f" [{judged['subject']}]" if judged["subject"] else ""
     beside = tuple(f"*{_escaped(name)}:* {other['verdict']}; {_escaped(other['evidence'])}."
                    for name, other in judged["beside"].items())
-    return _Row(figure, claim, judged["verdict"], text, subject, _escaped(judged["evidence"]), rule, beside)
+    return _Row(figure, claim, judged["verdict"], text, place, subject, _escaped(judged["evidence"]), rule, beside)
 
 
 def _rounds(record) -> str:

@@ -731,6 +731,11 @@ def not_at_this_scale(judge, why):
     return _set_aside(Answer.NOT_AT_THIS_SCALE, judge, why)
 
 
+def another_subject(judge, why):
+    """What the claim is about is not here; what stands for it decides nothing."""
+    return _set_aside(Answer.CANNOT_BE_SHOWN_HERE, judge, why)
+
+
 def no_power(judge, why):
     """The experiment would say so whatever was so."""
     return _set_aside(Answer.NO_POWER, judge, why)

@@ -93,17 +93,18 @@ def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None
     if seen.evidence.startswith(_NO_NUMBERS):
         return None
     return dataclasses.replace(seen, answer=Answer.SIMULATED,
-                               text=f"on {cores} simulated cores, {simulated.SEEDS} seeds: {seen.answer.value}; {seen.text}")
+                               text=f"on {cores} simulated cores, {simulated.SEEDS} seeds: {seen.answer.value}; {seen.text}"
+                                    + _simulated(claim, data, subject, above=cores))
 
 
-def _simulated(claim: Claim, data: Data, subject) -> str:
-    """What the claim's numbers are on simulated machines. (Restartable sequences are not there: ours take their locks.)"""
+def _simulated(claim: Claim, data: Data, subject, above=0) -> str:
+    """What the claim's numbers are on simulated machines of more than so many cores. (Restartable sequences are not there: ours take their locks.)"""
     if claim.judge.about_rounds:
         return ""
     texts = []
     for cores, part in simulated.data(data.figure, data.simulations).items():
         seen = _asked(claim, part, subject)
-        if not seen.evidence.startswith(_NO_NUMBERS):
+        if cores > above and not seen.evidence.startswith(_NO_NUMBERS):
             alone = _at_the_most(claim, part, subject)
             texts.append(f"{cores} cores: {seen.text}" + (f"; the last alone: {alone.text}" if alone else ""))
     return f"; simulated (ours by its locks): {'; '.join(texts)}".replace(ONE_ROUND, "") if texts else ""

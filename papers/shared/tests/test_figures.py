@@ -1,6 +1,7 @@
 """The figures of the papers: every claim judged on data shaped like the paper's, on the reverse, on noise, and without
 its engine; every figure has an id, claims and cases."""
 
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -179,7 +180,8 @@ class VerdictTest(unittest.TestCase):
                     self.assertEqual("manycore --workloads" in verdict.evidence,
                                      there and not claim.judge.about_rounds)
                 else:
-                    self.assertNotEqual(verdict.answer, Answer.CANNOT_BE_SHOWN_HERE)
+                    self.assertEqual(verdict.answer is Answer.CANNOT_BE_SHOWN_HERE,
+                                     SET_ASIDE.get(key) is Answer.CANNOT_BE_SHOWN_HERE)
 
     def test_no_data_is_undecided(self):
         for figure, claim, key in measured():
@@ -450,9 +452,10 @@ class GuardTest(unittest.TestCase):
     def test_what_is_said_of_each_count_is_refuted_by_few(self):
         each = [key for _, claim, key in keys() if claim.each_count]
         self.assertEqual(each, [
-            "scalloc-9a/best-until-30", "a2alloc-1/beats-kheap", "a2alloc-2/beats-kheap", "a2alloc-5/consistent",
-            "a2alloc-8/no-speed-up"])
+            "scalloc-9a/best-until-30", "scalloc-9b/less-memory-more-time", "a2alloc-5/consistent", "a2alloc-8/no-speed-up"])
         figure, claim = self.claim("a2alloc-2/beats-kheap")
+        claim = dataclasses.replace(claim, judge=judges.best_at_each(TIME, ("kheap",), judges.everywhere), cores=8,
+                                    each_count=True)
 
         def verdict(slow_at, factor=1.5, rounds=ROUNDS):
             def shape(name, point):
@@ -625,7 +628,7 @@ class GuardTest(unittest.TestCase):
             ("a2alloc-6/larson-glibc-above-a2alloc", f"{larson}, larson with 7 to 499 bytes)"),
             ("supermalloc-8/relative-variance-less", None), ("supermalloc-8/variance-below-dlmallocs", None),
             ("supermalloc-8/three-times-faster", "--workloads malloc-test` simulates them)"),
-            ("a2alloc-6/threadtest-a2alloc-above-kheap", "--workloads threadtest` simulates them, threadtest with 64 bytes)"),
+            ("a2alloc-6/threadtest-glibc-above-a2alloc", "--workloads threadtest` simulates them, threadtest with 64 bytes)"),
             ("scalloc-8a/competitive", f"{larson}, larson with 7 to 499 bytes)"),
             ("coalescing-7/throughput-grows", None),
             ("scalloc-9a/best-beyond-30", "--workloads producer-consumer` simulates them, producer-consumer with 16 to 512 bytes)"),
