@@ -39,8 +39,8 @@ std::size_t most_alike();
 /// it has itself, when others have looked already. Or what it obtains serves others.) Where the
 /// engine's file does not say: false.
 bool allocations_give();
-/// True: in a fork's child a request may find what vanished threads had, where one before it has
-/// found nothing. Where the engine's file does not say: false.
+/// True: in a fork's child a request may find what threads lost at fork had, where one before it
+/// has found nothing. Where the engine's file does not say: false.
 bool children_find_more();
 /// True: a call that begins now may wait though no thread holds a lock. Where the engine's file
 /// does not say: false.

@@ -203,9 +203,9 @@ void Heap<Config>::bury_before_counting() {
   beginning_in.store_release(outer);
 }
 
-// The lists of a shared LAB whose user vanished may be half changed, and name fewer spans than are
-// hot: those are known by their words. (The caller holds the LAB's lock: no other thread makes a
-// span of the LAB hot meanwhile.)
+// The lists of a shared LAB whose user was lost at fork may be half changed, and name fewer spans
+// than are hot: those are known by their words. (The caller holds the LAB's lock: no other thread
+// makes a span of the LAB hot meanwhile.)
 template <class Config>
 void Heap<Config>::bury_hot_spans(Lab& lab) {
   if (lab.hot == nullptr) return;
