@@ -15,8 +15,8 @@
 //   in
 //       the order of allocation; a tree, allocated depth first from left to right, is accessed
 //       depth first from right to left. --low 16 --high 33 --lists 0..100; baseline --compact 1:
-//       contiguous memory, objects rounded up to 8 bytes, no other overhead, instead of the
-//       allocator
+//       contiguous memory, objects rounded up to 8 bytes (by size: not), no other overhead, instead
+//       of the allocator
 //   7.7.1 virtual spans: 7.5 under the ablations.
 // The paper does not give the bytes of a step and the lifetimes of 7.3 and 7.6: they are in the
 // scripts of the authors' cksystemsgroup/scalloc-artifact. What the suite takes for them, and by
@@ -562,6 +562,9 @@ int main(int argc, char** argv) {
                   "--sets-by size needs powers of two for --low and --high");
   options.require(p.sets_by_size || (p.access_every == 0 && p.write_percent == 100),
                   "--access-every and --write are for --sets-by size");
+  options.require(p.write_percent == 0 || 100 % p.write_percent == 0, "--write must divide 100");
+  options.require(!(p.sets_by_size && p.compact) || p.shared_percent == 0,
+                  "--compact 1 with --sets-by size needs --shared 0");
   options.require(p.min_lifetime <= p.max_lifetime,
                   "--min-lifetime must not exceed --max-lifetime");
   options.done();

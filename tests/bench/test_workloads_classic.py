@@ -395,14 +395,12 @@ class CasesTest(WorkloadTest):
             (classic.cache_scratch, ({}, {"threads": 8}, {"repetitions": 9})),
             (classic.cache_thrash, ({}, {"threads": 8}, {"repetitions": 9})),
             (acdc.authors_producer_consumer, ({}, {"threads": 8})),
-            (acdc.authors_object_size, ({"exponent": 4}, {"exponent": 20}, {"exponent": 4, "threads": 8},
-                                        {"exponent": 20, "most_kib": 64 << 10})),
+            (acdc.authors_object_size, ({"exponent": 4}, {"exponent": 20}, {"exponent": 4, "threads": 8})),
             (acdc.authors_locality, ({"percent_lists": 0}, {"percent_lists": 100}, {"percent_lists": 0, "compact": True})),
             (acdc.producer_consumer, ({}, {"threads": 8}, {"steps": 9})),
             (acdc.object_size, ({"exponent": 4}, {"exponent": 20}, {"exponent": 4, "threads": 8},
                                 {"exponent": 10, "total_kib": 9000})),
-            (acdc.locality, ({"percent_lists": 0}, {"percent_lists": 100}, {"percent_lists": 0, "compact": True},
-                             {"percent_lists": 0, "steps": 9}, {"percent_lists": 0, "threads": 2})),
+            (acdc.locality, ({"percent_lists": 0}, {"percent_lists": 100}, {"percent_lists": 0, "steps": 9}, {"percent_lists": 0, "threads": 2})),
         ):
             for variant in variants:
                 case = build(**variant)

@@ -60,16 +60,15 @@ def object_size(exponent: int, threads: int = 2, total_kib: int | None = None) -
     )
 
 
-def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps: int = 30) -> Case:
+def locality(percent_lists: int, threads: int = 1, steps: int = 30) -> Case:
     """scalloc 7.6: objects of 16 to 32 bytes, `percent_lists` % of the sets lists (accessed in allocation order), the
     others trees. The paper names neither threads, steps nor the live set, only that it fits into the last cache level;
-    here 1 MiB a step, lifetimes of 1 to 5 steps (about 4 MiB live), 30 steps, two passes over all that lives a step.
-    `compact`: ACDC's baseline, contiguous memory without overhead, in the place of the allocator."""
+    here 1 MiB a step, lifetimes of 1 to 5 steps (about 4 MiB live), 30 steps, two passes over all that lives a step."""
     return workload(
-        f"locality-{percent_lists}" + "-compact" * compact + unusual("s", steps, 30), "locality",
-        f"ACDC locality, {percent_lists} % lists, {count(threads)}" + ", compact" * compact, "scalloc 7.6",
+        f"locality-{percent_lists}" + unusual("s", steps, 30), "locality",
+        f"ACDC locality, {percent_lists} % lists, {count(threads)}", "scalloc 7.6",
         command("acdc", threads=threads, steps=steps, step_kib=1024, low=16, high=33, min_lifetime=1, max_lifetime=5,
-                shared=0, lists=percent_lists, sets=10, passes=2, compact=int(compact)),
+                shared=0, lists=percent_lists, sets=10, passes=2),
         threads, parameters=(("lists", str(percent_lists)),), metric=ACCESS_TIME,
     )
 
@@ -87,15 +86,13 @@ def authors_producer_consumer(threads: int = 2) -> Case:
                     min_lifetime=0, max_lifetime=4, shared=100, lists=100, write=10, access_every=1)
 
 
-def authors_object_size(exponent: int, threads: int = 2, most_kib: int = 1 << 20) -> Case:
+def authors_object_size(exponent: int, threads: int = 2) -> Case:
     """scalloc 7.5 and 7.7.1: -d 5 -l 1 -L 1 -t 2^x KB (the text: 30 steps), 40 threads. Here: the steps that allocate 1 GiB
-    a thread, at least 5, at most 4096; with small objects, 5 last less than a millisecond. `most_kib` a step, where many
-    threads would need more than there is."""
+    a thread, at least 5, at most 4096; with small objects, 5 last less than a millisecond."""
     if not 4 <= exponent <= 20:
         raise ValueError(f"exponent {exponent}: scalloc 7.5 has 4 to 20")
-    step_kib = min(1 << exponent, most_kib)
-    low, high = 1 << exponent, 1 << (exponent + 2)
-    return _authors(f"object-size-{exponent}" + f"-{_short(most_kib)}" * (most_kib < 1 << exponent), "object-size",
+    low, high, step_kib = 1 << exponent, 1 << (exponent + 2), 1 << exponent
+    return _authors(f"object-size-{exponent}", "object-size",
                     f"ACDC object sizes, {_bytes(low)} to {_bytes(high)}, {count(threads)}", "scalloc 7.5, 7.7.1", threads,
                     metric=ALLOCATOR_TIME, parameters=(("exponent", str(exponent)),),
                     steps=max(5, min(4096, _GIB // step_kib)), step_kib=step_kib, low=low, high=high, min_lifetime=0,

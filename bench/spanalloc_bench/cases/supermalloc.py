@@ -38,7 +38,7 @@ def author_malloc_test(producers: int = 1) -> Case:
     return dataclasses.replace(
         usual, id=usual.id.replace("malloc-test", "malloc-test-1k"),
         title=usual.title + ", 1 KiB",
-        argv=(*usual.argv, *command("", low=1024, high=1024, bound=100, order="lifo", stamps="off")[1:]))
+        argv=(*usual.argv, "--low", "1024", "--high", "1024", "--bound", "100", "--order", "lifo", "--stamps", "off"))
 
 
 def author_superserver(threads: int = 2) -> Case:
@@ -104,7 +104,7 @@ def lock_contention(threads: int = 2, increments: int = 1_000_000) -> Case:
 
 
 def suite() -> list[Case]:
-    """SuperServer and the locks run longer than the builders' own lengths, which the papers' figures take: SuperServer
+    """SuperServer and the locks run longer than the builders' own lengths: SuperServer
     with 8 million allocations, 48 to 64 MiB alive, or 4 million where each is timed; the locks with 4 million increments."""
     return suites(
         full=[

@@ -191,8 +191,7 @@ FIGURES_8 = _pair(
         _claim("all-scale", "All considered allocators scale but provide different speedups: scalloc.", "§7.2.3",
                j.scales(TIME), cores=MANY_CORES),
         Claim("others-scale", "All considered allocators scale: the others.", "§7.2.3",
-              j.each(("glibc", "jemalloc", "tcmalloc", "tbbmalloc"), j.scales(TIME)),
-              cores=MANY_CORES),
+              j.each(OTHERS, j.scales(TIME)), cores=MANY_CORES),
         _ablation("no-reuse-time",
                   "Disabling span reuse reduces performance by 2.7 % at 20 threads (here: as many threads "
                   "as cores; half to twice that).", "§7.2.3", j.within(TIME, 1.0135, 1.056, of=NO_REUSE, at=j.full),

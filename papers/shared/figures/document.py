@@ -30,8 +30,6 @@ Each room's `REPORT.md` says on one page what held and why; [report.md](report.m
   does not count among what holds; where the parameters differ, the claim does not hold.
 - **no power**: the experiment gives everybody the same, so that it would say this whatever was so. What was seen stands
   beside it.
-- **not at this scale**: what the paper saw does not come about at the size that its experiment has here. What was seen
-  stands beside it.
 - **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.
 - **not measured**: what the claim is about exists, but these results are older than it, or than its figure; a run of the
   command tells.

@@ -26,7 +26,6 @@ class Answer(enum.Enum):
     UNDECIDED = "undecided"                        # the noise, or too few rounds, leave it open
     BY_CONSTRUCTION = "by construction"            # our own workload's parameters are the paper's: nothing is measured
     NO_POWER = "no power"                          # the experiment gives everybody the same, whatever is so
-    NOT_AT_THIS_SCALE = "not at this scale"        # our workload is too small, or too short, for what the paper saw
     SIMULATED = "simulated"                        # on a machine with as many cores, which is simulated: counted apart
     NOT_BUILT = "not built"                        # what the claim is about does not exist yet
     NOT_MEASURED = "not measured"                  # it exists by now, but did not when these results were recorded

@@ -132,7 +132,7 @@ def _join(verdicts) -> Verdict:
     """All of them must hold; one that clearly does not is enough against."""
     verdicts = list(verdicts)
     answers = [v.answer for v in verdicts]
-    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NO_POWER, Answer.NOT_AT_THIS_SCALE,
+    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NO_POWER,
                    Answer.NOT_BUILT, Answer.BY_CONSTRUCTION):
         if answer in answers:
             break
@@ -401,10 +401,10 @@ def majority(names, judge):
         groups = {HOLDS: [], AGAINST: [], OPEN: []}
         for name in there:
             groups[judge(data, name).answer].append(name)
-        half = len(_systems(names)) / 2
+        half, systems = len(_systems(names)) / 2, {answer: len(_systems(found)) for answer, found in groups.items()}
         words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
         text = "; ".join(f"{words[answer]} {', '.join(found)}" for answer, found in groups.items() if found)
-        answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
+        answer = HOLDS if systems[HOLDS] > half else AGAINST if systems[AGAINST] >= half else OPEN
         return _among(data, names, None, Verdict(answer, text), doubtful=answer)
 
     return Judge(ask, lambda subject: f"of more than half of {_listed(names)}: {judge.rule('it')}")
@@ -460,8 +460,8 @@ def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
                        f"throughput of {one} from {first[0].x} to {last[0].x} threads grows {ratio} times")
 
     return Judge(ask, lambda subject: (
-        f"{measure.name} of {of or subject}: from half the cores to all of them throughput grows "
-        f"{_range(gain, high)} times"))
+        f"{measure.name} of {of or subject}: from half the cores, or the next smaller count, to all of them throughput grows "
+        f"{_range(gain, high)} times a doubling"))
 
 
 def scalability_above(measure: Measure, better, worse, place):
@@ -671,11 +671,11 @@ def simulated_less(count, what, than, of=SUBJECT, least=1):
         if not pairs:
             raise NoData(f"these results have no simulation of {one} and {than}")
         fewer = [mine < theirs for found in pairs.values() for mine, theirs in found]
-        text = ", ".join(f"{cores} cores {_least_to_greatest(mine for mine, _ in found)} against {_least_to_greatest(theirs for _, theirs in found)}"
+        text = ", ".join(f"{cores} cores {_least_to_greatest(mine for mine, _ in found)} against "
+                         f"{_least_to_greatest(theirs for _, theirs in found)} ({len(found)} seed{'s' * (len(found) > 1)})"
                          for cores, found in sorted(pairs.items()))
-        seeds = max(map(len, pairs.values()))
         said = HOLDS if all(fewer) else OPEN if any(fewer) else AGAINST
-        return Verdict(Answer.SIMULATED, f"{said.value}; {what} of {one} against {than}, {seeds} seed{'s' * (seeds > 1)}: {text}")
+        return Verdict(Answer.SIMULATED, f"{said.value}; {what} of {one} against {than}: {text}")
 
     return Judge(ask, lambda subject: (
         f"{what} of {of or subject} below that of {than} on every simulated number of cores from {least} on"))
@@ -724,11 +724,6 @@ def _set_aside(answer, judge, why):
 def by_construction(judge, why):
     """Our workload is told to be as the claim says; it says how the judge's numbers come about."""
     return _set_aside(Answer.BY_CONSTRUCTION, judge, why)
-
-
-def not_at_this_scale(judge, why):
-    """What the paper saw does not come about at the size that the workload has here."""
-    return _set_aside(Answer.NOT_AT_THIS_SCALE, judge, why)
 
 
 def another_subject(judge, why):

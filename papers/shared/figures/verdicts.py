@@ -51,7 +51,7 @@ def _simulation(claim: Claim, data: Data) -> str:
             cases[found.workload] = case
     if not cases:
         return ""
-    text = f"; `spanalloc bench manycore --workloads {','.join(cases)}` simulates them"
+    text = f"; `spanalloc bench manycore --workloads {','.join(cases)} --seeds {simulated.SEEDS}` simulates them"
     for name, case in cases.items():
         sizes = _sizes(manycore.WORKLOADS[name].argv(2, 1))
         if sizes and sizes != _sizes(case.argv):
@@ -82,7 +82,7 @@ def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
 
 
 def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None:
-    """On the smallest simulated machine that has the cores, if every contender ran there with so many seeds."""
+    """On the smallest simulated machine that has the cores, by the contenders that ran there with so many seeds."""
     if claim.judge.about_rounds:
         return None
     machines = simulated.data(data.figure, data.simulations, simulated.SEEDS)
@@ -103,8 +103,10 @@ def _simulated(claim: Claim, data: Data, subject, above=0) -> str:
         return ""
     texts = []
     for cores, part in simulated.data(data.figure, data.simulations).items():
+        if cores <= above:
+            continue
         seen = _asked(claim, part, subject)
-        if cores > above and not seen.evidence.startswith(_NO_NUMBERS):
+        if not seen.evidence.startswith(_NO_NUMBERS):
             alone = _at_the_most(claim, part, subject)
             texts.append(f"{cores} cores: {seen.text}" + (f"; the last alone: {alone.text}" if alone else ""))
     return f"; simulated (ours by its locks): {'; '.join(texts)}".replace(ONE_ROUND, "") if texts else ""
