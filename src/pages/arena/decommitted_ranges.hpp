@@ -66,7 +66,8 @@ class DecommittedRanges {
     return decommitted;
   }
   /// Decommits a block in use, which belongs to the caller, and to this set from then on. False:
-  /// kMostDecommitted are decommitted, or the kernel refuses; the block stays the caller's.
+  /// kMostDecommitted are decommitted, the kernel refuses, or it is a fork's child in which the
+  /// recovery has to decommit another one first; the block stays the caller's.
   SPANALLOC_COLD bool decommit_used(Block block) { return add(block, true); }
   /// Adds a block where nothing is mapped any more, in a placed range. Its owner has recorded it
   /// otherwise, until this is done. False: kMostDecommitted are decommitted.
@@ -226,6 +227,9 @@ class DecommittedRanges {
   // in decommitting_ decommits it; a child that does not finds all done, or nothing.
   bool add(Block block, bool is_mapped) {
     if (ranges_ >= PagesConfig::kMostDecommitted) return false;
+    // In a fork's child before recovery, which needs the word: a thread of the parent's was
+    // decommitting the block that it names.
+    if (is_mapped && decommitting_.load_relaxed() != 0) return false;
     if (count() == 0) least_ = {};
     const bool least_is_known = count() == 0 || least_;
     // First of all: a fork's child must not use the block as memory.

@@ -5,6 +5,7 @@
 
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "address_limit.hpp"
 #include "child.hpp"
@@ -298,6 +299,79 @@ TEST_F(CoalescingArenaTest, AChildTakesNothingThatItsParentWasDecommitting) {
     done.set_value();
     other.join();
   });
+}
+
+// The call of the child's that its handler interrupted goes on before the recovery, and memory is
+// out. What the parent's other thread was decommitting, which may or may not have been unmapped, is
+// as any decommitted memory after the recovery, which must still know of it.
+TEST_F(CoalescingArenaTest, AChildDecommitsNothingElseBeforeItsRecovery) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  for (const bool is_unmapped : {false, true}) {
+    test::in_child([&] {
+      std::promise<std::uint32_t> full;
+      std::promise<void> stands;
+      std::promise<void> done;
+      std::thread other([&] {  // first, as the limit counts its stack
+        const std::uint32_t a = full.get_future().get();
+        bool has_stood = false;
+        const auto stand = [&](const Calls::Call& call, std::size_t) {
+          if (call.kind != Calls::kRelease || call.address != address_of(tenant->address(a)) ||
+              std::exchange(has_stood, true)) {
+            return false;
+          }
+          stands.set_value();
+          done.get_future().wait();
+          return false;
+        };
+        if (is_unmapped) {
+          Calls::after = stand;
+        } else {
+          Calls::refuses.may(stand);
+        }
+        arena->give(a);
+      });
+      ASSERT_TRUE(test::leave_address_space(64 * kMiB));
+      start();
+      constexpr std::size_t kCount = 16;
+      std::vector<std::uint32_t> taken;
+      while (const std::uint32_t first = arena->take_growing(kCount, 1, kAnyUse).first)
+        taken.push_back(first);
+      for (const std::uint32_t first : taken) *tenant->address(first) = 7;
+      const std::uint32_t a = taken[taken.size() / 2];
+      full.set_value(a);
+      stands.get_future().wait();
+      EXPECT_EQ(
+          test::run_in_child([&] {
+            Calls::after = nullptr;
+            Calls::refuses.may(nullptr);
+            SpinLock::enter_child();
+            arena->give(taken[1]);
+            arena->give(taken[3]);
+            // Together they are enough, when they have lost their charge.
+            const std::size_t both =
+                arena->take_growing(2 * kCount, 1, kAnyUse, FaultyArena::Effort::kDecommit).first !=
+                        0
+                    ? 2
+                    : 0;
+            arena->recover_lock();
+            arena->recover_in_child();
+            if (arena->statistics().lost_bytes != 0) return 1;
+            std::size_t again = 0;
+            for (;; ++again) {
+              const Taken range = arena->take_growing(kCount, 1, kAnyUse);
+              if (range.first == 0) break;
+              if (range.zero && *tenant->address(range.first) != 0) return 2;
+              *tenant->address(range.first) = 7;
+            }
+            return both + again == 3 ? 0 : 3;
+          }),
+          0)
+          << (is_unmapped ? "behind" : "before") << " the call";
+      done.set_value();
+      other.join();
+    });
+  }
 }
 
 // A refused one is memory as before.
