@@ -175,11 +175,14 @@ class ForkRecovery {
   // working on are in no stack of the pool; so the pool is emptied, and ranges whose record
   // says "free" are the arena's.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
+    // A signal handler that frees meanwhile, which it must not do, would drain the pool into the
+    // arena, had a decay epoch ended: under this lock it does not.
+    const LockGuard guard(pages.memory_return.purge_lock);
     SpanProtocol<Pages> protocol(pages);
     pages.caches.for_each([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
     pages.heap.pool().stacks().forget_all();
     pages.arena.recover_in_child();
-    // Once more if the pool has spans again: only a signal handler, which may not, frees meanwhile.
+    // Once more if the pool has spans again: only such a handler frees meanwhile.
     // What it put there the walk has given to the arena, or has seen as used.
     do give_what_is_in_no_place(pages, protocol);
     while (pages.heap.pool().stacks().forget_all());

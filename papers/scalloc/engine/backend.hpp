@@ -112,8 +112,8 @@ class Backend {
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
     // (Only a signal handler, which may not, frees in the middle of that: the walk, which goes by
     // the marks, would put the span once more.)
-    if (SPANALLOC_UNLIKELY(is_refilling_pool_)) {
-      put_meanwhile_ = true;
+    if (SPANALLOC_UNLIKELY(is_refilling_pool_.load_relaxed())) {
+      put_meanwhile_.store_relaxed(true);
       return;
     }
     pool_->put(span->real_span_index, core, number, links());
@@ -200,17 +200,20 @@ class Backend {
     }
     if (!stacks_lost_) return;
     stacks_lost_ = false;
-    is_refilling_pool_ = true;
+    // A signal handler that frees meanwhile, which it must not do, leaves the span to the walk. One
+    // that comes later puts the span itself. So what is left is seen by the next look at
+    // put_meanwhile_, which must not come before the store: sequentially consistent, both.
     do {
-      put_meanwhile_ = false;
+      is_refilling_pool_.store_relaxed(true);
+      put_meanwhile_.store_relaxed(false);
       pool_->forget_all();
       directory_.for_each_span([this](Span* span, Mark mark) {
         if (!mark.is_free()) return;
         const SliceNumber number = directory_.number_of(span);
         pool_->put(span->real_span_index, shard_of(index_of(number)), number, links());
       });
-    } while (put_meanwhile_);
-    is_refilling_pool_ = false;
+      is_refilling_pool_.store_seq_cst(false);
+    } while (put_meanwhile_.load_seq_cst());
   }
 
  private:
@@ -345,9 +348,9 @@ class Backend {
   WakingLock carve_lock_;     // guards the two below, and starting
   SpinLock walk_lock_;        // taking the pool's stacks apart
   bool stacks_lost_ = false;  // under walk_lock_
-  // Written in a fork's child while it has one thread.
-  bool is_refilling_pool_ = false;
-  bool put_meanwhile_ = false;
+  // Written in a fork's child while it has one thread, and by that thread's signal handlers.
+  Atomic<bool> is_refilling_pool_{false};
+  Atomic<bool> put_meanwhile_{false};
   // The same: the span whose addresses are being given back, and up to where; 0: none is.
   SliceNumber closing_ = SliceNumber::kNone;
   Atomic<std::uint32_t> closing_to_{0};
