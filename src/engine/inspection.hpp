@@ -135,14 +135,18 @@ template <class E>
 consteval Inspection inspection_of(const char* library_version) {
   Inspection out;
   const auto copy = [](auto& to, const char* from) {
-    for (std::size_t i = 0; from[i] != 0 && i + 1 < sizeof to; ++i) {
+    for (std::size_t i = 0; from[i] != 0; ++i) {
       to[i] = from[i];
-      to[i + 1] = 0;  // what is too long, as an ablation's name may be, is cut
+      to[i + 1] = 0;  // too long a text does not compile
     }
   };
   copy(out.magic, Inspection::kMagic);
   copy(out.library_version, library_version);
-  copy(out.engine, E::kName);
+  // An ablation's name, which lists what differs, may be too long, and is cut.
+  for (std::size_t i = 0; E::kName[i] != 0 && i + 1 < sizeof out.engine; ++i) {
+    out.engine[i] = E::kName[i];
+    out.engine[i + 1] = 0;
+  }
   if constexpr (TellsLayout<E>) E::tell_layout(out);
   out.program_heaps = ProgramHeaps::inspection_place();
   return out;
