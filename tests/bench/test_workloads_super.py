@@ -131,11 +131,19 @@ class SuperMallocTest(WorkloadTest):
         record = self.record(run("lock_contention", "--increments", 10, GLIBC_TUNABLES="glibc.pthread.rseq=0"))
         self.assertEqual([name for name in record["metrics"] if "rseq" in name or "sequence" in name], [])
 
+    def test_page_uncommit(self):
+        record = self.record(run("page_uncommit", "--rounds", 1000))
+        self.assertEqual((record["threads"], record["operations"]), (1, 3 * 1000 + 1024))
+        cost = record["metrics"]
+        self.assertEqual(set(cost), {"uncommit_and_touch_ns", "uncommitted_ns", "touch_ns", "uncommit_ns"})
+        self.assertTrue(all(ns > 0 for ns in cost.values()))
+
     def test_bad_options(self):
         for program, *arguments in (
             ("malloc_test", "--producers", 0), ("malloc_test", "--low", 9, "--high", 8), ("malloc_test", "--bound", "x"),
             ("superserver", "--max-k", 3), ("superserver", "--latency", "maybe"), ("vyukov", "--objects", 0),
             ("vyukov", "--objects"), ("lock_contention", "--lock", "none"), ("lock_contention", "--rounds", 1),
+            ("page_uncommit", "--rounds", 0),
         ):
             with self.subTest(program=program, arguments=arguments):
                 self.assert_refused(run(program, *arguments), 2, program)
@@ -283,6 +291,7 @@ class CasesTest(unittest.TestCase):
             (supermalloc.superserver, ({}, {"threads": 1}, {"latency": True}, {"allocations": 9})),
             (supermalloc.vyukov, ({}, {"threads": 3}, {"objects": 3})),
             (supermalloc.lock_contention, ({}, {"threads": 3}, {"increments": 3})),
+            (supermalloc.page_uncommit, ({}, {"rounds": 3})),
             (supermalloc.author_malloc_test, ({}, {"producers": 2})),
             (supermalloc.author_superserver, ({}, {"threads": 1})), (supermalloc.author_vyukov, ({},)),
             (supermalloc.author_lock_contention, ({}, {"threads": 3}, {"increments": 3})),

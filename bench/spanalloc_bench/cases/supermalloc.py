@@ -103,6 +103,15 @@ def lock_contention(threads: int = 2, increments: int = 1_000_000) -> Case:
     )
 
 
+def page_uncommit(rounds: int = 100_000) -> Case:
+    """SuperMalloc 10, as madvise.cc (there: a million calls): metrics uncommit_and_touch_ns, uncommitted_ns, touch_ns, and
+    ours uncommit_ns. It calls no allocator, so it runs under the C library's alone."""
+    return workload(
+        f"page-uncommit-n{rounds}", "page-uncommit", "uncommitting a page", "SuperMalloc 10",
+        command("page_uncommit", rounds=rounds), 1, metric="uncommit_and_touch_ns", allocators=("glibc",),
+    )
+
+
 def suite() -> list[Case]:
     """SuperServer and the locks run longer than the builders' own lengths: SuperServer
     with 8 million allocations, 48 to 64 MiB alive, or 4 million where each is timed; the locks with 4 million increments."""

@@ -240,7 +240,8 @@ FIGURES_9 = _pair(
     (
         _claim("best-until-30",
                "Up to 30 threads scalloc and Streamflow provide the best temporal performance (here: from "
-               "two threads to as many as cores).", "§7.3", j.less(ALLOCATOR_TIME, OTHERS, at=j.beyond_one),
+               "two threads to as many as cores).", "§7.3",
+               j.less(ALLOCATOR_TIME, tuple(name for name in OTHERS if name != "streamflow"), at=j.beyond_one),
                cores=MANY_CORES, each_count=True),
         _claim("best-beyond-30", "For more than 30 threads scalloc outperforms all other allocators.", "§7.3",
                j.less(ALLOCATOR_TIME, OTHERS, at=j.full), cores=32),
@@ -366,9 +367,10 @@ FIGURES_12 = _pair(
                   j.within(WITH_FIRST_TOUCH, 1.1, None, of=HUGE, at=_size(16, 18)), HUGE, huge_pages=True),
         _ablation("no-madvise-helps-huge",
                   "The total allocator time [without madvise and virtual spans] is lower compared to "
-                  "scalloc-no-virtual-spans because no madvise calls are necessary.", "§7.7.1",
+                  "scalloc-no-virtual-spans because no madvise calls are necessary (here: as mean from 256 bytes to 1 MB).",
+                  "§7.7.1",
                   j.less(ALLOCATOR_TIME, HUGE, of=HUGE_NO_MADVISE, at=_size(8, 18)), HUGE,
-                  HUGE_NO_MADVISE, huge_pages=True),
+                  HUGE_NO_MADVISE, huge_pages=True, differs="up to 4 KB decides it; at no size above is it told apart"),
     ),
     (
         _ablation("madvise-saves",
@@ -564,7 +566,8 @@ SECTION_7_4 = Figure(
                "TCMalloc suffers from both active and passive false sharing.", "§7.4", _shares(True, True),
                subject="tcmalloc", beside=()),
         _claim("supermalloc-both", "SuperMalloc suffers from both active and passive false sharing.", "§7.4",
-               _shares(True, True), subject="supermalloc", beside=()),
+               _shares(True, True), subject="supermalloc-original", beside=("supermalloc",),
+               differs="the author's last version, two years after SuperMalloc's paper"),
         _claim("hoard-passive", "Hoard is prone to passive false sharing only.", "§7.4", _shares(False, True),
                subject="hoard", beside=()),
     ),

@@ -41,7 +41,7 @@ CHARACTERS = "characters: "  # and what SUPERMALLOC_PARTS have behind "lines: "
 # figure: counters, checks, the random numbers.
 _ORIGINAL_MODULES = {
     "caches": ("cache.cc",), "huge objects": ("huge_malloc.cc",), "medium and large objects": ("large_malloc.cc",),
-    "small objects": ("small_malloc.cc",), "atomicity and locks": ("atomically.h", "futex_mutex.cc", "futex_mutex.h"),
+    "small objects": ("small_malloc.cc",), "atomicity and locks": ("atomically.h",),
     "bins": ("objsizes.cc",), "mmap interface": ("makechunk.cc",), "POSIX interface": ("malloc.cc",),
 }
 ORIGINAL = "supermalloc-original"

@@ -41,17 +41,28 @@ def _sizes(argv) -> tuple[int, int] | None:
 
 def _simulation(claim: Claim, data: Data) -> str:
     """Where the claim's workload can be seen on more cores than there are, and what is different about it there."""
-    from spanalloc_bench import manycore
-
     if claim.judge.about_rounds:
         return ""  # a simulation has no rounds
+    cases = _simulated_cases(claim, data)
+    if not cases:
+        return ""
+    return f"; `spanalloc bench manycore --workloads {','.join(cases)} --seeds {simulated.SEEDS}` simulates them" + _sizes_there(cases)
+
+
+def _simulated_cases(claim: Claim, data: Data) -> dict:
+    """{simulated workload: the case that it stands for}"""
     cases = {}
     for case in (point.case for point in data.at(series=claim.series)):
         if found := simulated.of_group(case.group):
             cases[found.workload] = case
-    if not cases:
-        return ""
-    text = f"; `spanalloc bench manycore --workloads {','.join(cases)} --seeds {simulated.SEEDS}` simulates them"
+    return cases
+
+
+def _sizes_there(cases) -> str:
+    """Of what sizes the simulated workloads' objects are, where these are others than the cases have."""
+    from spanalloc_bench import manycore
+
+    text = ""
     for name, case in cases.items():
         sizes = _sizes(manycore.WORKLOADS[name].argv(2, 1))
         if sizes and sizes != _sizes(case.argv):
@@ -93,7 +104,8 @@ def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None
     if seen.evidence.startswith(_NO_NUMBERS):
         return None
     return dataclasses.replace(seen, answer=Answer.SIMULATED,
-                               text=f"on {cores} simulated cores, {simulated.SEEDS} seeds: {seen.answer.value}; {seen.text}"
+                               text=f"on {cores} simulated cores, {simulated.SEEDS} seeds{_sizes_there(_simulated_cases(claim, data))}: "
+                                    f"{seen.answer.value}; {seen.text}"
                                     + _simulated(claim, data, subject, above=cores))
 
 

@@ -97,7 +97,7 @@ def locality(name, point):
 
 
 def false_sharing(name, point):
-    active, passive = {"tcmalloc": (1, 1), "supermalloc": (1, 1), "hoard": (0, 1)}.get(name, (0, 0))
+    active, passive = {"tcmalloc": (1, 1), "supermalloc": (1, 1), "supermalloc-original": (1, 1), "hoard": (0, 1)}.get(name, (0, 0))
     return {"metrics": {"false_sharing": active if point.series.startswith("active") else passive}}
 
 
@@ -157,6 +157,10 @@ def ghostscript(name, point):
 
 def contention(name, point):
     return {"metrics": {"global_ns": 149.0, "per_cpu_ns": 29.6, "per_cpu_no_getcpu_ns": 17.2, "per_thread_ns": 3.3}}
+
+
+def uncommit(name, point):
+    return {"metrics": {"uncommit_and_touch_ns": 1800.0, "uncommit_ns": 900.0, "uncommitted_ns": 240.0, "touch_ns": 1.0}}
 
 
 def pages(name, point):
@@ -256,7 +260,7 @@ SHAPES = {
     "scalloc-14b": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
     "supermalloc-5": contention, "supermalloc-6": less_of_caches, "supermalloc-7": less_of_caches, "supermalloc-8": malloc_test,
     "supermalloc-9": database, "supermalloc-10": ghostscript, "supermalloc-11": larson_latency,
-    "supermalloc-12": superserver, "supermalloc-13": chain,
+    "supermalloc-12": superserver, "supermalloc-13": chain, "supermalloc-madvise": uncommit,
     "supermalloc-ablations": ideas,
     "coalescing-5": pages, "coalescing-6": pages, "coalescing-7": pages_larson, "coalescing-8": failures,
     "a2alloc-1": a2alloc, "a2alloc-2": a2_thrash, "a2alloc-3": a2_larson, "a2alloc-4": a2_larson,

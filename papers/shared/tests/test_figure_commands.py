@@ -86,7 +86,7 @@ class DocumentTest(unittest.TestCase):
 
         own = [claim for _, claim, _ in keys() if claim.own]
         beyond = [claim for figure in FIGURES.values() if "future" in figure.id for claim in figure.claims]
-        ideas = [claim for name in ("1", "7", "ablations", "calls") for claim in FIGURES[f"supermalloc-{name}"].claims if claim.own]
+        ideas = [claim for name in ("1", "7", "ablations", "calls", "madvise") for claim in FIGURES[f"supermalloc-{name}"].claims if claim.own]
         self.assertEqual(len(own), 4 + len(beyond) + len(ideas))
         self.assertTrue(all(claim.own for claim in beyond))
         text = papers("/nonexistent")
@@ -102,7 +102,7 @@ class ReportTest(unittest.TestCase):
     ANSWERS = {answer.value for answer in Answer}
     PARTS = {"## What held": {"holds"}, "## What did not hold": {"does not hold"},
              "## What could not be told": ANSWERS - {"holds", "does not hold"}}
-    MOST_WORDS = 650  # a page
+    MOST_WORDS = 760  # a page
 
     def test_each_report_says_what_its_claims_say(self):
         linked = 0
