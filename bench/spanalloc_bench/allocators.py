@@ -219,7 +219,7 @@ def page_managers(places, nbbs=None) -> list[Allocator]:
             missing = "not built: this page manager does not exist yet"
         managers.append(Allocator(name, name, Kind.PAGES, missing=missing))
     if nbbs is None:
-        managers.append(Allocator(NBBS, "", Kind.PAGES, missing="not here: build its public code and give --nbbs PATH"))
+        managers.append(Allocator(NBBS, "", Kind.PAGES, missing="not here: build its public code (of January 2019, the paper's) and give --nbbs PATH"))
     elif not os.path.isfile(nbbs):
         raise BadChoice(f"--nbbs {nbbs}: there is no such file")
     else:

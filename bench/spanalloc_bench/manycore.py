@@ -289,7 +289,7 @@ def _build(places, names, workloads, say):
 
 def _workloads(names):
     if not names:
-        return list(WORKLOADS.values())
+        return [workload for workload in WORKLOADS.values() if workload.usual]
     for name in (found := names.split(",")):
         if name not in WORKLOADS:
             raise allocators.BadChoice(f"--workloads {name}: there are {', '.join(WORKLOADS)}")

@@ -16,7 +16,8 @@ class Workload:
     """`argv(cores, turns)` of a run of so many rounds, generations, steps or batches: `short(cores)` in the short one,
     and `steady(cores, scale)` more in the long one, where a scale above 1 asks for less. The short one is long enough
     that no thread ends while others still start: 64 threads that allocate for the first time at once may take a
-    millisecond. `machine(cores)`: further (name, value) arguments of the plugin. `least` cores are what it needs."""
+    millisecond. `machine(cores)`: further (name, value) arguments of the plugin. `least` cores are what it needs. One that
+    is not `usual` runs where it is named: it is nearer to a paper's than the usual one, and dearer."""
 
     name: str
     title: str
@@ -26,6 +27,7 @@ class Workload:
     least: int = 1
     in_allocator: bool = False  # judged by the time that the allocator answers for, which the workload measures itself
     machine: callable = lambda cores: ()
+    usual: bool = True
 
     def turns(self, length, cores, scale) -> str:
         """In as many digits for both, so that memory is laid out alike and the runs begin alike, event by event."""
@@ -33,8 +35,8 @@ class Workload:
         return f"{turns:04d}"
 
 
-def _threadtest(cores, rounds):
-    return ["threadtest", "--threads", cores, "--objects", 500 * cores, "--rounds", rounds, "--size", 64]
+def _threadtest(objects):
+    return lambda cores, rounds: ["threadtest", "--threads", cores, "--objects", objects * cores, "--rounds", rounds, "--size", 64]
 
 
 def _larson(cores, generations):
@@ -56,8 +58,13 @@ def _malloc_test(cores, batches):
     return ["malloc_test", "--producers", cores // 2, "--batches", batches, "--batch", 512, "--bound", cores]
 
 
+def _malloc_test_1k(cores, batches):
+    """Of 12 batches the first ones have filled every CPU's caches, so that what is counted is allocated again."""
+    return [*_malloc_test(cores, batches), "--low", 1024, "--high", 1024, "--order", "lifo", "--stamps", "off"]
+
+
 WORKLOADS = {workload.name: workload for workload in (
-    Workload("threadtest", "threadtest: rounds of 500 objects of 64 bytes a thread", _threadtest,
+    Workload("threadtest", "threadtest: rounds of 500 objects of 64 bytes a thread", _threadtest(500),
              lambda cores: 24 + cores, lambda cores, scale: max(32, 6 * cores)),
     Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, a new thread after every 1600 replacements",
              _larson, lambda cores: 4, lambda cores, scale: max(2, 4 // scale),
@@ -72,6 +79,12 @@ WORKLOADS = {workload.name: workload for workload in (
     Workload("malloc-test",
              "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
              _malloc_test, lambda cores: 6, lambda cores, scale: 16, least=2),
+    Workload("threadtest-2500", "threadtest: rounds of 2500 objects of 64 bytes a thread", _threadtest(2500),
+             lambda cores: 8 + cores // 4, lambda cores, scale: max(24, 2 * cores), usual=False),
+    Workload("malloc-test-1k",
+             "malloc-test: half of the cores allocate batches of 512 objects of 1024 bytes, which nobody writes, the others "
+             "free them, the last batch first", _malloc_test_1k, lambda cores: 12, lambda cores, scale: 24, least=2,
+             usual=False),
 )}
 
 

@@ -56,6 +56,7 @@
 // tables, less the workload's own tables, at the end of up to 64 steps spread evenly over the run
 // (with --sets-by size, as ACDC does, before the frees, and not of the first 2 L steps), sampled by
 // the first thread outside those parts; base_rss_kib is the same before the first step.
+// mean_page_tables_kib and base_page_tables_kib: what page tables are of these.
 // remote_frees_percent: frees by a thread that did not allocate the object.
 //
 // Operations: objects allocated, each freed by the end. Every link carries the set's tag, every
@@ -426,16 +427,25 @@ void bury(Worker& w, Set& set, bool own) {
 
 // ---- resident memory ----
 
-std::uint64_t resident_kib() {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(workload::resident_beyond_tables(), 0) /
-                                    1024);
+struct ResidentKib {
+  std::uint64_t all = 0, page_tables = 0;
+};
+ResidentKib resident_kib() {
+  const workload::Resident now = workload::resident();
+  const auto own = static_cast<std::int64_t>(workload::own_bytes.now);
+  const std::int64_t all = std::max<std::int64_t>(now.rss + now.page_tables - own, 0);
+  return {static_cast<std::uint64_t>(all / 1024),
+          static_cast<std::uint64_t>(now.page_tables / 1024)};
 }
 
 struct ResidentMean {
-  std::uint64_t every = 1, sum = 0, samples = 0;
+  std::uint64_t every = 1, samples = 0;
+  ResidentKib sum;
   void at_end_of(std::uint64_t step) {
     if ((step + 1) % every != 0) return;
-    sum += resident_kib();
+    const ResidentKib now = resident_kib();
+    sum.all += now.all;
+    sum.page_tables += now.page_tables;
     ++samples;
   }
 };
@@ -577,7 +587,7 @@ int main(int argc, char** argv) {
   ResidentMean resident;
   resident.every = (p.steps + 63) / 64;
   resident_kib();  // from here on what that needs itself is resident
-  const std::uint64_t base = resident_kib();
+  const ResidentKib base = resident_kib();
   const std::uint64_t ns = workload::run_threads(
       p.threads, [&](std::uint64_t i) { run(workers, workers[i], gate, warm, resident); });
 
@@ -599,8 +609,10 @@ int main(int argc, char** argv) {
   record.metric("build_s", mean_s(building));
   record.metric("allocator_build_s", mean_s(allocator + building));
   record.metric("access_s", mean_s(access));
-  record.metric("mean_rss_kib", resident.sum, resident.samples);
-  record.metric("base_rss_kib", base);
+  record.metric("mean_rss_kib", resident.sum.all, resident.samples);
+  record.metric("mean_page_tables_kib", resident.sum.page_tables, resident.samples);
+  record.metric("base_rss_kib", base.all);
+  record.metric("base_page_tables_kib", base.page_tables);
   record.metric("remote_frees_percent",
                 freed > 0 ? 100.0 * static_cast<double>(remotely) / static_cast<double>(freed) : 0);
   record.print(allocated, ns, workload::sum_of_peaks(workers));

@@ -207,6 +207,7 @@ class FalseSharingTest(WorkloadTest):
 
 class AcdcTest(WorkloadTest):
     METRICS = {"allocator_s", "build_s", "allocator_build_s", "access_s", "mean_rss_kib", "base_rss_kib",
+               "mean_page_tables_kib", "base_page_tables_kib",
                "remote_frees_percent", "own_kib"}
 
     # Of a thread of its own each: a microsecond passes from one look at it to the next, and between them nothing.

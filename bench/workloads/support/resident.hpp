@@ -14,8 +14,12 @@
 
 namespace workload {
 
-// Bytes of RSS + page tables. Takes tens of microseconds: to be called outside of what is timed.
-inline std::int64_t resident_bytes() {
+struct Resident {
+  std::int64_t rss, page_tables;  // bytes
+};
+
+// Takes tens of microseconds: to be called outside of what is timed.
+inline Resident resident() {
   static char text[8192];
   const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   check(file >= 0, "cannot open /proc/self/status");
@@ -28,7 +32,12 @@ inline std::int64_t resident_bytes() {
   const char* rss = std::strstr(text, "\nVmRSS:");
   const char* tables = std::strstr(text, "\nVmPTE:");
   check(rss != nullptr && tables != nullptr, "no VmRSS and VmPTE in /proc/self/status");
-  return (std::strtoll(rss + 7, nullptr, 10) + std::strtoll(tables + 7, nullptr, 10)) * 1024;
+  return {std::strtoll(rss + 7, nullptr, 10) * 1024, std::strtoll(tables + 7, nullptr, 10) * 1024};
+}
+// Bytes of RSS + page tables.
+inline std::int64_t resident_bytes() {
+  const Resident now = resident();
+  return now.rss + now.page_tables;
 }
 
 // The same without the workload's own tables.

@@ -105,8 +105,12 @@ class Backend {
     // O8
     SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);
     const SizeClass& c = info(span->size_class.load_relaxed());
-    span->dirty_to = static_cast<std::uint32_t>(max_of(
-        span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
+    // A huge page backs all of the virtual span.
+    const std::size_t backed =
+        Config::kHugePages == HugePages::kPrefer
+            ? std::size_t{span->open_to}
+            : c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size;
+    span->dirty_to = static_cast<std::uint32_t>(max_of(std::size_t{span->dirty_to}, backed));
     // Last: a fork's child may find the mark when this thread has vanished, and pools the span.
     directory_.set_mark(number, Mark::free());
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);

@@ -209,6 +209,13 @@ class Data:
             return f"{PROCESS} {self._failure(PROCESS, places) or 'has not been measured'}"
         return f"{allocator} has not been measured" + (f" for {measure.name}" if measure else "")
 
+    def cast(self, name, played_by) -> Data:
+        """The data with another contender's runs for those of `name`."""
+        part = copy.copy(self)
+        part._cells = {(name if row == played_by else row, case): cells
+                       for (row, case), cells in self._cells.items() if row != name}
+        return part
+
     # ---- places of the figure ----
 
     def up_to_cores(self) -> Data:

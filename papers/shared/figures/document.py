@@ -31,8 +31,8 @@ Each room's `REPORT.md` says on one page what held and why; [report.md](report.m
 - **no power**: the experiment gives everybody the same, so that it would say this whatever was so. What was seen stands
   beside it.
 - **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.
-- **not measured**: what the claim is about exists, but these results are older than it, or than its figure; a run of the
-  command tells.
+- **not measured**: what the claim is about exists, but these results are older than it, or than its figure, or lack a
+  program whose public code has to be built by hand; a run of the command tells.
 - **simulated**: needs more cores than there are, and was asked of a simulated machine that has them
   ([manycore.md](manycore.md)), with five seeds. The evidence begins with what came out; it is a model's, so it does not count
   among what holds.

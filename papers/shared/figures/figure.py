@@ -28,7 +28,7 @@ class Answer(enum.Enum):
     NO_POWER = "no power"                          # the experiment gives everybody the same, whatever is so
     SIMULATED = "simulated"                        # on a machine with as many cores, which is simulated: counted apart
     NOT_BUILT = "not built"                        # what the claim is about does not exist yet
-    NOT_MEASURED = "not measured"                  # it exists by now, but did not when these results were recorded
+    NOT_MEASURED = "not measured"                  # it exists, but these results were recorded without it
     CANNOT_BE_SHOWN_HERE = "cannot be shown here"  # too few cores, or something absent from this machine
 
 
@@ -163,6 +163,7 @@ class Claim:
     series: str | None = None  # the part of the figure that it is about; None: all of it
     huge_pages: bool = False  # needs a kernel that gives huge pages where asked
     own: bool = False         # ours: the paper says nothing of it
+    played_by: tuple[str, str] | None = None  # (contender, the one that it may have been there): beside the rule, too
     differs: str = ""         # how what is measured here is not what the paper measured; stands beside the rule
 
 

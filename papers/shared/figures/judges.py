@@ -237,6 +237,17 @@ def within(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=eve
                  over_all=at is everywhere)
 
 
+def within_at_each(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=everywhere):
+    """At every single point `of`'s measure is between low and high times `to`'s."""
+
+    def ask(data, subject):
+        places = (within(measure, low, high, of, to, at=lambda found, point=point: [point]) for point in at(data))
+        return all_of(*places)(data, subject)
+
+    return Judge(ask, lambda subject: (
+        f"{measure.name} of {of or subject} {_times(low, high)} that of {to or subject} at every place"))
+
+
 def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0, low=None):
     """`of` has less than `by` times the measure of everyone in `than` that is there, and at least `low` times it."""
     names = (than,) if isinstance(than, str) else tuple(than)
@@ -775,6 +786,11 @@ def all_of(*judges):
     return Judge(lambda data, subject: _join([one(data, subject) for one in judges]),
                  lambda subject: "; ".join(filter(None, (one.rule(subject) for one in judges))),
                  about_rounds=any(one.about_rounds for one in judges))
+
+
+def not_measured(reason):
+    """A claim that could be measured, and was not: the reason."""
+    return Judge(lambda data, subject: Verdict(Answer.NOT_MEASURED, reason), without_numbers=True)
 
 
 def cannot(reason):

@@ -18,9 +18,10 @@ from papers.shared.figures.data import Data
 from papers.shared.figures.figure import Figure, Point
 from spanalloc_bench.model import OK, Case, Family, Sample
 
-CORES = (8, 16, 40)  # of which claims are asked
+CORES = (8, 16, 32, 40)  # of which claims are asked
 SEEDS = 5            # for a verdict
 GHZ = 3.0            # in the record cycles are seconds
+PROBLEM = "problem"  # of a line: why there are no numbers
 MOVES = "moves"      # of a line: coherence traffic, which is counted, and so no time
 
 
@@ -35,8 +36,8 @@ class _Simulation:
 
 
 _SIMULATIONS = (
-    _Simulation(r"malloc-test", "malloc-test", lambda cores: cores // 2), _Simulation(r"larson-\d+-\d+", "larson"),
-    _Simulation(r"threadtest-(8|64)", "threadtest"),
+    _Simulation(r"malloc-test", "malloc-test-1k", lambda cores: cores // 2), _Simulation(r"larson-\d+-\d+", "larson"),
+    _Simulation(r"threadtest-(8|64)", "threadtest-2500"),
 )
 
 
@@ -66,17 +67,19 @@ def _rows(folder) -> tuple:
 
 def lines(figure: Figure, folders, names) -> list[dict]:
     """Of every contender in `names`: the cycles of an operation and the lines of the cache that change owner in it, by series,
-    cores and seed; [] where none of the folders has such simulations. Of the same one in several the last counts."""
+    cores and seed, or the `problem` for which there is none; [] where none of the folders has such simulations. Of the same
+    one in several the last counts."""
     if not figure.rounds or not (known := _series(figure)):
         return []
     rows = [row for folder in folders for row in _rows(folder)]
     found = []
     for seed in sorted({row.seed for row in rows}):
         for point in manycore_rows.points(rows, seed):
-            if point.status != OK or point.allocator not in names:
+            if point.allocator not in names:
                 continue
-            line = {"row": point.allocator, "cores": point.cores, **({"seed": seed} if seed else {}),
-                    "cycles": float(f"{point.cycles / point.operations:.6g}"), MOVES: float(f"{point.moves:.6g}")}
+            found_here = {PROBLEM: point.problem or point.status} if point.status != OK else {
+                "cycles": float(f"{point.cycles / point.operations:.6g}"), MOVES: float(f"{point.moves:.6g}")}
+            line = {"row": point.allocator, "cores": point.cores, **({"seed": seed} if seed else {}), **found_here}
             found += [{**({"series": series} if series else {}), **line}
                       for series, simulation in known.items() if simulation.workload == point.workload]
     return found
@@ -89,12 +92,20 @@ def _by_place(found) -> dict[tuple, list[dict]]:
     return places
 
 
-def data(figure: Figure, found, seeds=1) -> dict[int, Data]:
-    """{cores: the figure's data as it would be there} of such lines, of so many seeds each: of one, that of no seed."""
+def data(figure: Figure, found, seeds=1, own=True) -> dict[int, Data]:
+    """{cores: the figure's data as it would be there} of such lines, of so many seeds each: of one, that of no seed. Fewer
+    threads than cores run on a machine of as many cores. Without its `own`: of these smaller machines alone."""
+    found = [line for line in found if PROBLEM not in line]
     kept = [line for place in _by_place(found).values() if len(place) >= seeds for line in place
             if seeds > 1 or not line.get("seed")]
-    return {cores: _data(figure, cores, part) for cores in CORES
-            if (part := [line for line in kept if line["cores"] <= cores]) and any(line["cores"] == cores for line in part)}
+    return {cores: _data(figure, cores, [line for line in kept if line["cores"] < cores + own]) for cores in CORES
+            if any(line["cores"] == cores for line in kept)}
+
+
+def imagined(figure: Figure, names) -> list[dict]:
+    """Lines as a simulation of everything would have them: whether a judge finds in them what it asks for."""
+    return [{**({"series": series} if series else {}), "row": name, "cores": cores, "seed": seed, "cycles": 1.0, MOVES: 0.0}
+            for series in _series(figure) for name in names for cores in (1, 2, 4, *CORES) for seed in range(SEEDS)]
 
 
 def _data(figure, cores, found) -> Data:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from spanalloc_bench import manycore_workloads as manycore
 from papers.shared.figures import simulated
 from papers.shared.figures.data import ONE_ROUND, Data, NoData
 from papers.shared.figures.figure import Answer, Claim, Verdict
 
 _NO_NUMBERS = "no numbers"
 NOT_MEASURED = f"{Answer.NOT_MEASURED.value} in these results: they are older than this engine"  # a reason to be missing
+PUBLIC_CODE = "build its public code"  # a reason to be missing: it can be had, but the suite does not fetch it
 
 
 def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
@@ -20,6 +22,8 @@ def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
         own = [name for name in gone if data.missing[name].startswith(answer.value)]
         if own:
             return Verdict(answer, "; ".join(data.why_not(name) for name in own))
+    if gone and data.cores >= claim.cores and all(PUBLIC_CODE in data.missing[name] for name in gone):
+        return Verdict(Answer.NOT_MEASURED, "; ".join(map(data.why_not, gone)))
     return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "; ".join(map(data.why_not, gone))) if gone else None
 
 
@@ -28,46 +32,36 @@ def _place(claim: Claim, data: Data) -> Data:
     return data.variants if data.variants and set(claim.needs) & set(data.figure.variants[1:]) else data
 
 
-def _sizes(argv) -> tuple[int, int] | None:
-    """The smallest and the largest object of a command line that says both, or the one size."""
-    words = [str(word) for word in argv]
-    if "--size" in words:
-        size = int(words[words.index("--size") + 1])
-        return size, size
-    if "--low" not in words or "--high" not in words:
-        return None
-    return int(words[words.index("--low") + 1]), int(words[words.index("--high") + 1]) - 1
-
-
-def _simulation(claim: Claim, data: Data) -> str:
-    """Where the claim's workload can be seen on more cores than there are, and what is different about it there."""
-    if claim.judge.about_rounds:
-        return ""  # a simulation has no rounds
-    cases = _simulated_cases(claim, data)
-    if not cases:
+def _simulation(claim: Claim, data: Data, subject) -> str:
+    """What simulates more cores than there are, where that could tell; what was simulated already and told nothing."""
+    cases, names = _simulated_cases(claim, data), dict.fromkeys(name for name in (subject, *claim.needs) if name)
+    if not cases or not _could_be_simulated(claim, data, subject):
         return ""
-    return f"; `spanalloc bench manycore --workloads {','.join(cases)} --seeds {simulated.SEEDS}` simulates them" + _sizes_there(cases)
+    problems = {line["row"]: line[simulated.PROBLEM] for line in data.simulations if simulated.PROBLEM in line}
+    if problems:
+        return "; simulated, but not to be judged: " + "; ".join(f"{name}: {why}" for name, why in problems.items())
+    added = [name for name in names if name not in manycore.ALLOCATORS]
+    options = f" --allocators {','.join(names)}" * bool(added)
+    return f"; `spanalloc bench manycore --workloads {','.join(cases)}{options} --seeds {simulated.SEEDS}` simulates them: {_titles(cases)}"
 
 
-def _simulated_cases(claim: Claim, data: Data) -> dict:
-    """{simulated workload: the case that it stands for}"""
-    cases = {}
-    for case in (point.case for point in data.at(series=claim.series)):
-        if found := simulated.of_group(case.group):
-            cases[found.workload] = case
-    return cases
+def _could_be_simulated(claim: Claim, data: Data, subject) -> bool:
+    """Whether a simulation of everybody has what the claim's judge asks for."""
+    names = dict.fromkeys(name for name in (*data.figure.allocators, *data.figure.variants, subject, *claim.needs) if name)
+    machines = simulated.data(data.figure, simulated.imagined(data.figure, names), simulated.SEEDS)
+    cores = min((cores for cores in machines if cores >= claim.cores), default=None)
+    return (not claim.judge.about_rounds and cores is not None
+            and not _asked(claim, machines[cores], subject).evidence.startswith(_NO_NUMBERS))
 
 
-def _sizes_there(cases) -> str:
-    """Of what sizes the simulated workloads' objects are, where these are others than the cases have."""
-    from spanalloc_bench import manycore
+def _simulated_cases(claim: Claim, data: Data) -> list[str]:
+    """The simulated workloads that stand for the claim's."""
+    found = (simulated.of_group(point.case.group) for point in data.at(series=claim.series))
+    return list(dict.fromkeys(simulation.workload for simulation in found if simulation))
 
-    text = ""
-    for name, case in cases.items():
-        sizes = _sizes(manycore.WORKLOADS[name].argv(2, 1))
-        if sizes and sizes != _sizes(case.argv):
-            text += f", {name} with {' to '.join(map(str, dict.fromkeys(sizes)))} bytes"
-    return text
+
+def _titles(cases) -> str:
+    return "; ".join(manycore.WORKLOADS[name].title for name in cases)
 
 
 def _asked(claim: Claim, data: Data, subject) -> Verdict:
@@ -86,7 +80,7 @@ def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
     if found := _verdict_of_simulations(claim, data, subject):
         return found
     seen = _asked(claim, data, subject)
-    text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data)})"
+    text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data, subject)})"
     if not seen.evidence.startswith(_NO_NUMBERS):
         text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
     return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text + _simulated(claim, data, subject))
@@ -104,8 +98,8 @@ def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None
     if seen.evidence.startswith(_NO_NUMBERS):
         return None
     return dataclasses.replace(seen, answer=Answer.SIMULATED,
-                               text=f"on {cores} simulated cores, {simulated.SEEDS} seeds{_sizes_there(_simulated_cases(claim, data))}: "
-                                    f"{seen.answer.value}; {seen.text}"
+                               text=f"{seen.answer.value} on simulated machines of up to {cores} cores, a core a thread, "
+                                    f"{simulated.SEEDS} seeds; {seen.text}; {_titles(_simulated_cases(claim, data))}"
                                     + _simulated(claim, data, subject, above=cores))
 
 
@@ -113,12 +107,11 @@ def _simulated(claim: Claim, data: Data, subject, above=0) -> str:
     """What the claim's numbers are on simulated machines of more than so many cores. (Restartable sequences are not there: ours take their locks.)"""
     if claim.judge.about_rounds:
         return ""
-    texts = []
+    texts, smaller = [], simulated.data(data.figure, data.simulations, own=False)
     for cores, part in simulated.data(data.figure, data.simulations).items():
-        if cores <= above:
-            continue
         seen = _asked(claim, part, subject)
-        if not seen.evidence.startswith(_NO_NUMBERS):
+        says_more = seen.text != _asked(claim, smaller[cores], subject).text  # than the machines that it has the same points of
+        if cores > above and says_more and not seen.evidence.startswith(_NO_NUMBERS):
             alone = _at_the_most(claim, part, subject)
             texts.append(f"{cores} cores: {seen.text}" + (f"; the last alone: {alone.text}" if alone else ""))
     return f"; simulated (ours by its locks): {'; '.join(texts)}".replace(ONE_ROUND, "") if texts else ""
