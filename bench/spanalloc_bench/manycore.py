@@ -187,7 +187,8 @@ def cells_of(chosen, workloads, cores, scale, binaries, plugin, seeds=1) -> list
                     argv = tuple(str(word) for word in workload.argv(count, turns))
                     files = (plugin, os.path.join(binaries, argv[0]), allocator.path)
                     fingerprint = "-".join(_sha256(path)[:12] for path in files) + f"-{scale}"
-                    found.extend(Cell(workload, for_cores(allocator, count), count, length, turns, argv, fingerprint, seed)
+                    found.extend(Cell(workload, for_cores(allocator, count), count, length, turns,
+                                      argv + ("--seed", str(seed)) * bool(seed and workload.seeded), fingerprint, seed)
                                  for seed in range(seeds))
     return found
 

@@ -28,6 +28,7 @@ class Workload:
     in_allocator: bool = False  # judged by the time that the allocator answers for, which the workload measures itself
     machine: callable = lambda cores: ()
     usual: bool = True
+    seeded: bool = False  # its program draws what it varies by from the simulation's seed
 
     def turns(self, length, cores, scale) -> str:
         """In as many digits for both, so that memory is laid out alike and the runs begin alike, event by event."""
@@ -51,6 +52,10 @@ def _producer_consumer(cores, steps):
     return ["acdc", "--threads", cores, "--steps", steps, "--step-kib", 2, "--low", 16, "--high", 513,
             "--min-lifetime", 1, "--max-lifetime", 4, "--shared", 100, "--lists", 50, "--sets", 1,
             "--interval", "step", "--warm-up", _WARM_UP]
+
+
+def _shared_slots(cores, operations):
+    return ["shared_slots", "--threads", cores, "--operations", operations]
 
 
 def _malloc_test(cores, batches):
@@ -85,6 +90,11 @@ WORKLOADS = {workload.name: workload for workload in (
              "malloc-test: half of the cores allocate batches of 512 objects of 1024 bytes, which nobody writes, the others "
              "free them, the last batch first", _malloc_test_1k, lambda cores: 12, lambda cores, scale: 24, least=2,
              usual=False),
+    # The short run fills every place, the thread's own some ten times.
+    Workload("shared-slots",
+             "shared slots: blocks of 16 to 495 bytes are replaced at random, three in four in 1024 places of the thread's own, "
+             "one in four in 1024 that all have; a seed varies all of it", _shared_slots,
+             lambda cores: 20_000, lambda cores, scale: 30_000 // scale, usual=False, seeded=True),
 )}
 
 

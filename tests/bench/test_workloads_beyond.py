@@ -215,6 +215,13 @@ class BeyondTest(WorkloadTest):
                 self.assertEqual((record["threads"], record["operations"]), (threads, lots * 64 * takers))
                 self.assertEqual(record["peak_live_bytes"], -(-objects // takers) * takers * 48)
 
+    def test_shared_slots(self):
+        for threads, seed, operations in ((1, 0, 500), (3, 0, 2000), (2, 7, 3000)):
+            for record in self.records("shared_slots", "--threads", threads, "--operations", operations, "--seed", seed,
+                                       "--slots", 50, "--shared", 20):
+                self.assertEqual((record["threads"], record["operations"]), (threads, threads * operations))
+                self.assertGreater(record["peak_live_bytes"], 50 * 16)
+
     def test_attack_shapes(self):
         for shape, arguments, operations in (
             ("edges", ("--size", 5000, "--other", 70000, "--blocks", 7, "--rounds", 3), 42),
@@ -270,6 +277,7 @@ class BeyondTest(WorkloadTest):
             ("sparse_objects", "--every-kib", 6), ("sparse_objects", "--mib", 1, "--every-kib", 2048),
             ("sparse_objects", "--call", "realloc"), ("first_words", "--objects", 0),
             ("exchange", "--threads", 1), ("exchange", "--size", 7),
+            ("shared_slots", "--low", 15), ("shared_slots", "--low", 200, "--high", 100), ("shared_slots", "--share", 51),
             ("attack_shapes", "--shape", "brute"), ("attack_shapes", "--size", 15), ("attack_shapes", "--rounds", 0),
         ):
             with self.subTest(program=program, arguments=arguments):
@@ -277,7 +285,7 @@ class BeyondTest(WorkloadTest):
 
     def test_help(self):
         for program in ("mixed", "realloc_growth", "calloc_churn", "aligned", "large_objects", "idle_threads",
-                        "fragmentation", "peak_and_rest", "resting_threads", "sparse_objects", "first_words", "exchange",
+                        "fragmentation", "peak_and_rest", "resting_threads", "sparse_objects", "first_words", "exchange", "shared_slots",
                         "attack_shapes", "startup", "heaps"):
             done = run(program, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -301,6 +309,7 @@ class DamageTest(WorkloadTest):
         ("resting_threads", "--threads", 5, "--rest-ms", 20),
         ("sparse_objects", "--mib", 1, "--every-kib", 4, "--repeats", 40, "--live", 9),
         ("exchange", "--objects", 300, "--exchanges", 3000),
+        ("shared_slots", "--operations", 3000, "--slots", 100, "--shared", 100),
         ("first_words", "--size", 100),
         *(("attack_shapes", "--shape", shape, *SMALL, *more) for shape, more in SHAPES),
     )
