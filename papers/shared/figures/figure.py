@@ -163,7 +163,7 @@ class Claim:
     series: str | None = None  # the part of the figure that it is about; None: all of it
     huge_pages: bool = False  # needs a kernel that gives huge pages where asked
     own: bool = False         # ours: the paper says nothing of it
-    played_by: tuple[str, str] | None = None  # (contender, the one that it may have been there): beside the rule, too
+    played_by: tuple[str, str] | None = None  # (contender, the one that it may have been there)
     differs: str = ""         # how what is measured here is not what the paper measured; stands beside the rule
 
 

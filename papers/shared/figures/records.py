@@ -104,19 +104,17 @@ def _rounded(table):
 
 
 def _judged(claim, data):
-    def of(subject, data=data):
+    def of(subject):
         verdict = verdicts.verdict(claim, data, subject)
         return {"verdict": verdict.answer.value, "evidence": verdict.evidence}
 
-    name, other = claim.played_by or ("", "")
-    cast = {f"with {other} as {name}": of(claim.subject, data.cast(name, other))} if other in data.measured() else {}
     return {
         "name": claim.name, "text": claim.text, "place": claim.place, "own": claim.own, "subject": claim.subject,
         "rule": verdicts.rule(claim),
         **of(claim.subject),
         # (One that has to be fetched first says nothing where nobody did.)
         "beside": {name: of(name) for name in claim.beside
-                   if name in libraries.LIBRARIES or name in data.measured() or name in data.failed()} | cast,
+                   if name in libraries.LIBRARIES or name in data.measured() or name in data.failed()},
     }
 
 

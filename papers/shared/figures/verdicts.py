@@ -143,4 +143,18 @@ def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
     if claim.huge_pages and data.machine.get("transparent_hugepages") == "never":
         return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "this kernel's transparent huge pages are switched off")
     data = _place(claim, data)
-    return _on_fewer_cores(claim, data, subject) if data.cores < claim.cores else _asked(claim, data, subject)
+    if data.cores < claim.cores:
+        return _on_fewer_cores(claim, data, subject)
+    return _of_both_casts(claim, data, subject) if claim.played_by else _asked(claim, data, subject)
+
+
+def _of_both_casts(claim: Claim, data: Data, subject) -> Verdict:
+    """Where it is not known which of two contenders the paper ran, what is so with either."""
+    name, other = claim.played_by
+    found = _asked(claim, data, subject)
+    if other not in data.measured():
+        return found
+    also = _asked(claim, data.cast(name, other), subject)
+    both = found.answer if found.answer is also.answer else Answer.UNDECIDED
+    return dataclasses.replace(found, answer=both, text=f"with {name} itself: {found.answer.value}, {found.text}; with {other} "
+                                                        f"in its place: {also.answer.value}, {also.text}")

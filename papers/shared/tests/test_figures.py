@@ -365,6 +365,22 @@ class GuardTest(unittest.TestCase):
         grows = lambda name, point: {"metrics": {"allocator_s": 1.0, "mean_rss_kib": 100.0 * (2 if point.series == LONGEST else 1)}}  # noqa: E731
         self.assertEqual(verdicts.verdict(claim, data_of(figure, [grows])).answer, Answer.DOES_NOT_HOLD)
 
+    def test_what_may_have_been_another_is_so_with_either(self):
+        figure, claim = self.claim("supermalloc-13/smallest")
+
+        def verdict(dlmalloc, glibc):
+            def shape(name, point):
+                kib = {"dlmalloc": dlmalloc, "glibc": glibc, "supermalloc": 2.0}.get(name, 9.0) * 10 * MIB
+                return {"memory": kib}
+
+            return verdicts.verdict(claim, data_of(figure, [shape]))
+
+        self.assertEqual(verdict(3.0, 3.0).answer, Answer.HOLDS)
+        self.assertEqual(verdict(1.0, 1.0).answer, Answer.DOES_NOT_HOLD)
+        found = verdict(1.0, 3.0)
+        self.assertEqual(found.answer, Answer.UNDECIDED)
+        self.assertRegex(found.evidence, "^with dlmalloc itself: does not hold, .*; with glibc in its place: holds, ")
+
     def test_either_answer_to_false_sharing_counts(self):
         for metrics, shares in (({"false_sharing": 0}, 0), ({"false_sharing": 1}, 1), ({}, None),
                                 ({"false_sharing": 0, "false_sharing_warm": 1}, 1)):

@@ -496,20 +496,20 @@ FIGURE_12 = Figure(
         _others("tbb-slow-call",
                 "TBBmalloc has an occasionally slow allocation that takes more than a millisecond, whereas "
                 "JEmalloc keeps the slowest down to about half that.", "§9 \"SuperServer\"",
-                j.less(worst("malloc"), "tbbmalloc", of="jemalloc", by=0.75), "jemalloc", "tbbmalloc", differs=_SLICES),
+                j.less(worst("malloc"), "tbbmalloc", of="jemalloc", by=0.75), "jemalloc", "tbbmalloc", cores=SCALING_CORES, differs=_SLICES),
         _others("dlmalloc-slow-call",
                 "TBBmalloc and DLmalloc both have an occasionally slow allocation that takes more than a millisecond, "
                 "whereas the others keep the slowest down to about half that: DLmalloc against JEmalloc.",
                 "§9 \"SuperServer\"", j.less(worst("malloc"), "dlmalloc", of="jemalloc", by=0.75), "dlmalloc",
-                "jemalloc", differs=f"{_SLICES}; {_NOT_DLMALLOC}", played_by=("dlmalloc", "glibc")),
+                "jemalloc", cores=SCALING_CORES, differs=f"{_SLICES}; {_NOT_DLMALLOC}", played_by=("dlmalloc", "glibc")),
         _claim("no-slow-call",
                "… the others keep the slowest allocation down to about half a millisecond: SuperMalloc (here: at most "
                "0.75 of TBBmalloc's).", "§9 \"SuperServer\"", j.less(worst("malloc"), "tbbmalloc", by=0.75),
-               needs=("tbbmalloc",), differs=_SLICES),
+               needs=("tbbmalloc",), cores=SCALING_CORES, differs=_SLICES),
         _others("hoard-no-slow-call",
                 "… the others keep the slowest allocation down to about half a millisecond: Hoard (here: at most 0.75 "
                 "of TBBmalloc's).", "§9 \"SuperServer\"", j.less(worst("malloc"), "tbbmalloc", of="hoard", by=0.75),
-                "hoard", "tbbmalloc", differs=_SLICES),
+                "hoard", "tbbmalloc", cores=SCALING_CORES, differs=_SLICES),
         *(_claim(f"{name}-twice-the-footprint",
                  f"SuperMalloc has the smallest footprint, with Hoard and DLmalloc off by a factor of two: {title} "
                  f"(here: 1.5 to 2.5 times).", "§9 \"SuperServer\"",
@@ -526,7 +526,7 @@ FIGURE_12 = Figure(
         _others("free-is-fast",
                 "All of the allocators are pretty fast at calling free() (the paper: the slowest free is at most a "
                 "tenth of the slowest malloc).", "§9 \"SuperServer\"",
-                j.each(FIVE, j.measures_within(worst("free"), worst("malloc"), None, 0.1)), differs=_SLICES),
+                j.each(FIVE, j.measures_within(worst("free"), worst("malloc"), None, 0.1)), cores=SCALING_CORES, differs=_SLICES),
     ),
     lambda cores: [Point(workloads.author_superserver(_hardware_threads(cores)), "")], ALL,
     (ELAPSED, USER, SYSTEM, MEMORY, worst("malloc"), worst("free")), Panel("bars", "allocator"), seconds_a_run=5.0,
