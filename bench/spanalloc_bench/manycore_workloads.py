@@ -85,10 +85,10 @@ WORKLOADS = {workload.name: workload for workload in (
              "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
              _malloc_test, lambda cores: 6, lambda cores, scale: 16, least=2),
     Workload("threadtest-2500", "threadtest: rounds of 2500 objects of 64 bytes a thread", _threadtest(2500),
-             lambda cores: 8 + cores // 4, lambda cores, scale: max(24, 2 * cores), usual=False),
+             lambda cores: 6 + cores // 8, lambda cores, scale: 24, usual=False),
     Workload("malloc-test-1k",
              "malloc-test: half of the cores allocate batches of 512 objects of 1024 bytes, which nobody writes, the others "
-             "free them, the last batch first", _malloc_test_1k, lambda cores: 12, lambda cores, scale: 24, least=2,
+             "free them, the last batch first", _malloc_test_1k, lambda cores: 12, lambda cores, scale: 48, least=2,
              usual=False),
     # The short run fills every place, the thread's own some ten times.
     Workload("shared-slots",
