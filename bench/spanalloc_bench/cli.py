@@ -401,7 +401,7 @@ def manycore_command(
     ),
     names: Optional[str] = typer.Option(
         None, "--workloads", metavar="A,B",
-        help="Of threadtest, larson, producer-consumer and malloc-test, which are the default, threadtest-2500, malloc-test-1k and shared-slots.",
+        help="Of threadtest, larson, producer-consumer and malloc-test, which are the default, threadtest-2500, threadtest-420, malloc-test-1k and shared-slots.",
     ),
     allocators_: Optional[str] = _contenders_option(
         "Only these, by name, and what --with adds. Default: standard, scalloc, supermalloc, glibc, jemalloc, tcmalloc, "

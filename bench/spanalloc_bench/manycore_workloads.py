@@ -40,6 +40,10 @@ def _threadtest(objects):
     return lambda cores, rounds: ["threadtest", "--threads", cores, "--objects", objects * cores, "--rounds", rounds, "--size", 64]
 
 
+def _threadtest_420(cores, rounds):
+    return ["threadtest", "--threads", cores, "--objects", 420, "--rounds", rounds, "--size", 8, "--work", 10]
+
+
 def _larson(cores, generations):
     return ["larson", "--threads", cores, "--objects", 200, "--rounds", 8, "--generations", generations,
             "--low", 7, "--high", 500]
@@ -86,6 +90,8 @@ WORKLOADS = {workload.name: workload for workload in (
              _malloc_test, lambda cores: 6, lambda cores, scale: 16, least=2),
     Workload("threadtest-2500", "threadtest: rounds of 2500 objects of 64 bytes a thread", _threadtest(2500),
              lambda cores: 6 + cores // 8, lambda cores, scale: 24, usual=False),
+    Workload("threadtest-420", "threadtest: rounds of 420 objects of 8 bytes that the threads divide, 10 empty turns beside each "
+             "call", _threadtest_420, lambda cores: 300, lambda cores, scale: 600, usual=False),
     Workload("malloc-test-1k",
              "malloc-test: half of the cores allocate batches of 512 objects of 1024 bytes, which nobody writes, the others "
              "free them, the last batch first", _malloc_test_1k, lambda cores: 12, lambda cores, scale: 48, least=2,

@@ -27,31 +27,31 @@ MOVES = "moves"      # of a line: coherence traffic, which is counted, and so no
 
 @dataclasses.dataclass(frozen=True)
 class _Simulation:
-    """What simulates the cases of a group. (Not producer-consumer: its figure asks for malloc and free, and the simulation
+    """What simulates the cases of such names. (Not producer-consumer: its figure asks for malloc and free, and the simulation
     counts the first writes, too.)"""
 
-    groups: str
+    cases: str
     workload: str
     on_axis: callable = lambda cores: cores  # what stands on a figure's axis for so many cores
 
 
 _SIMULATIONS = (
-    _Simulation(r"malloc-test", "malloc-test-1k", lambda cores: cores // 2), _Simulation(r"larson-\d+-\d+", "larson"),
-    _Simulation(r"threadtest-(8|64)", "threadtest-2500"),
+    _Simulation(r"malloc-test-1k.*", "malloc-test-1k", lambda cores: cores // 2), _Simulation(r"larson-\d+-\d+(-.*)?", "larson"),
+    _Simulation(r"threadtest-64(-.*)?", "threadtest-2500"), _Simulation(r"threadtest-8-w10-.*-o420", "threadtest-420"),
 )
 
 
-def of_group(group) -> _Simulation | None:
-    return next((found for found in _SIMULATIONS if re.fullmatch(found.groups, group)), None)
+def of_case(case) -> _Simulation | None:
+    name = case.id.rpartition(".")[0]  # without the number of threads
+    return next((found for found in _SIMULATIONS if re.fullmatch(found.cases, name)), None)
 
 
 def _series(figure: Figure) -> dict[str, _Simulation]:
     """{series: its simulation} of the series whose every point is simulated."""
-    groups = collections.defaultdict(set)
+    found = collections.defaultdict(set)
     for point in figure.points(2):
-        groups[point.series].add(point.case.group)
-    found = {series: of_group(next(iter(names))) for series, names in groups.items() if len(names) == 1}
-    return {series: simulation for series, simulation in found.items() if simulation}
+        found[point.series].add(of_case(point.case))
+    return {series: simulation for series, (simulation, *others) in found.items() if simulation and not others}
 
 
 @functools.lru_cache(maxsize=4)

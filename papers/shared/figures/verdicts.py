@@ -37,9 +37,11 @@ def _simulation(claim: Claim, data: Data, subject) -> str:
     cases, names = _simulated_cases(claim, data), dict.fromkeys(name for name in (subject, *claim.needs) if name)
     if not cases or not _could_be_simulated(claim, data, subject):
         return ""
-    problems = {line["row"]: line[simulated.PROBLEM] for line in data.simulations if simulated.PROBLEM in line}
+    problems = {(line["row"], line["cores"]): line[simulated.PROBLEM] for line in data.simulations
+                if line["row"] in names and simulated.PROBLEM in line}
     if problems:
-        return "; simulated, but not to be judged: " + "; ".join(f"{name}: {why}" for name, why in problems.items())
+        return "; simulated, but not to be judged: " + "; ".join(
+            f"{name} with {cores} cores: {why}" for (name, cores), why in problems.items())
     added = [name for name in names if name not in manycore.ALLOCATORS]
     options = f" --allocators {','.join(names)}" * bool(added)
     return f"; `spanalloc bench manycore --workloads {','.join(cases)}{options} --seeds {simulated.SEEDS}` simulates them: {_titles(cases)}"
@@ -56,7 +58,7 @@ def _could_be_simulated(claim: Claim, data: Data, subject) -> bool:
 
 def _simulated_cases(claim: Claim, data: Data) -> list[str]:
     """The simulated workloads that stand for the claim's."""
-    found = (simulated.of_group(point.case.group) for point in data.at(series=claim.series))
+    found = (simulated.of_case(point.case) for point in data.at(series=claim.series))
     return list(dict.fromkeys(simulation.workload for simulation in found if simulation))
 
 

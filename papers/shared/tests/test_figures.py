@@ -69,7 +69,7 @@ class CatalogueTest(unittest.TestCase):
                          "time of supermalloc-no-prefetch 1.005 to 1.1 times that of supermalloc")
         self.assertEqual(rule("supermalloc-12/slower"), "elapsed of tbbmalloc below that of supermalloc")
         self.assertEqual(rule("scalloc-6a/scales"), "time of scalloc: from half the cores, or the next smaller count, to all of them "
-                         "throughput grows at least 1.25 times a doubling; from 8 cores on")
+                         "throughput grows at least 1.25 times a doubling; from 32 cores on")
         self.assertEqual(rule("supermalloc-14/hoard-modules"), "modules of hoard at least 50; modules of at most 500 lines, "
                          "percent of hoard at least 90")
 
@@ -649,10 +649,11 @@ class GuardTest(unittest.TestCase):
             ("supermalloc-8/relative-variance-less", None), ("supermalloc-8/variance-below-dlmallocs", None),
             ("supermalloc-8/three-times-faster", None), ("scalloc-8b/no-reuse-memory", None),
             ("scalloc-13a/single-stack-degrades", None),
-            ("scalloc-13a/small-need-one-stack",
-             "--workloads threadtest-2500 --allocators scalloc,scalloc-single-stack --seeds 5` simulates them"),
+            ("scalloc-13a/small-need-one-stack", None),
+            ("scalloc-14a/same-speed",
+             "--workloads threadtest-2500 --allocators scalloc,scalloc-lazy-reclaim --seeds 5` simulates them"),
             ("supermalloc-6/scales", "--workloads malloc-test-1k --seeds 5` simulates them: malloc-test: half of the cores"),
-            ("a2alloc-6/threadtest-glibc-above-a2alloc", "--workloads threadtest-2500 --allocators glibc,a2alloc --seeds 5` simulates them"),
+            ("a2alloc-6/threadtest-glibc-above-a2alloc", "--workloads threadtest-420 --allocators glibc,a2alloc --seeds 5` simulates them"),
             ("scalloc-8a/competitive", larson),
             ("coalescing-7/throughput-grows", None),
         ):
