@@ -742,6 +742,11 @@ def another_subject(judge, why):
     return _set_aside(Answer.CANNOT_BE_SHOWN_HERE, judge, why)
 
 
+def left_out(judge, why):
+    """What the claim is about could be had; what stands for it decides nothing."""
+    return _set_aside(Answer.NOT_MEASURED, judge, why)
+
+
 def no_power(judge, why):
     """The experiment would say so whatever was so."""
     return _set_aside(Answer.NO_POWER, judge, why)

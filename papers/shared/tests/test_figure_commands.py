@@ -102,7 +102,7 @@ class ReportTest(unittest.TestCase):
     ANSWERS = {answer.value for answer in Answer}
     PARTS = {"## What held": {"holds"}, "## What did not hold": {"does not hold"},
              "## What could not be told": ANSWERS - {"holds", "does not hold"}}
-    MOST_WORDS = 870  # a page
+    MOST_WORDS = 950  # a page
 
     def test_each_report_says_what_its_claims_say(self):
         linked = 0
