@@ -186,14 +186,15 @@ def _scored(data):
 
 def _score_above(name, benchmark, better, worse):
     return Claim(f"{benchmark}-{better}-above-{worse}", f"{benchmark}: {name}", "Figure 6",
-                 j.scalability_above(TIME, better, worse, j.series(benchmark, _scored)), subject=better, needs=(worse,),
+                 j.scalability_above(TIME, better, worse, j.series(benchmark, _scored), by=1.1), subject=better, needs=(worse,),
                  cores=SCALING_CORES, series=benchmark)
 
 
 FIGURE_6 = Figure(
     "a2alloc-6", "a2alloc", "Figure 6 (table)", "Scalability scores",
     f"The {_SCORE} (the report's Figure 8: t = 2 to 7, 1.487 / 6 = 0.248). Here up to 8 threads and no more than there "
-    f"are cores.",
+    f"are cores, simulated with 2, 4 and 8; better is a score a tenth higher at least. glibc's malloc has caches for each "
+    f"thread, which the report's had not: fewer objects a thread fit into them better.",
     (
         _score_above("a2alloc 1.003 scales better than malloc 0.707.", "cache-scratch", A2ALLOC, LIBC),
         _score_above("malloc 1.035 scales better than a2alloc 0.926.", "cache-thrash", LIBC, A2ALLOC),

@@ -98,8 +98,8 @@ def _few_remote(case, share):
 
 
 _FOUR = "producer-consumer, 4 threads"
-_BY_CHANCE = ("the workload draws who frees from all its threads, with the same chance each, once a step from a fixed seed: 30 steps "
-              "are one draw")
+_BY_CHANCE = ("each thread draws anew in each step, from a fixed seed, in which order it visits the owners of objects, and the last to "
+              "visit one frees it: by symmetry each is as likely; ties are left to the race")
 
 TABLE_1 = Figure(
     "scalloc-table1", "scalloc", "Table 1", "Summary of benchmarks",

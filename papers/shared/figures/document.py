@@ -47,7 +47,7 @@ A claim about all others, or the best of them, holds only where more than half o
 else it is undecided; the absent are named. One that goes against it is enough for "does not hold". Where one claim
 takes several comparisons (others, numbers of threads), one that is lost by less than {_SLACK} leaves it undecided: of
 many intervals some miss by chance. A contender that failed in any round of a case has no figures there. Where SuperMalloc's
-DLmalloc was most likely the C library's malloc, a claim holds, or does not, if it does so with either in that place.
+DLmalloc was most likely the C library's malloc, a claim holds, or does not, if it does so with both in that place.
 
 Memory is the peak of RSS and page tables without the workload's own tables; where next to nothing lives ("beyond the
 process") also without what the same program, allocating next to nothing, needed in the same round. That process runs

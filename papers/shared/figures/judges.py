@@ -475,8 +475,9 @@ def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
         f"{_range(gain, high)} times a doubling"))
 
 
-def scalability_above(measure: Measure, better, worse, place):
-    """The mean of speed-up(t) / t over the thread counts from two on is larger for `better` than for `worse`."""
+def scalability_above(measure: Measure, better, worse, place, by=1.0):
+    """The mean of speed-up(t) / t over the thread counts from two on is larger for `better` than for `worse`, by a factor at
+    least."""
 
     def score(data, name):
         points = sorted(place(data), key=lambda p: p.x)
@@ -490,9 +491,10 @@ def scalability_above(measure: Measure, better, worse, place):
         scores = {name: score(data, name) for name in (better, worse)}
         ratio = data.ratio(scores[better], scores[worse])
         values = ", ".join(f"{name} {statistics.median(s.values()):.3f}" for name, s in scores.items() if s)
-        return Verdict(_against_band(ratio, 1.0, None), f"scores: {values}; ratio {ratio}")
+        return Verdict(_against_band(ratio, by, None), f"scores: {values}; ratio {ratio}")
 
-    return Judge(ask, lambda subject: f"mean of speed-up(t) / t of {better} above that of {worse}")
+    return Judge(ask, lambda subject: f"mean of speed-up(t) / t of {better} above "
+                                      + (f"{by:.3g} times " if by != 1 else "") + f"that of {worse}")
 
 
 def trade_off(one: Measure, other: Measure, at=full):

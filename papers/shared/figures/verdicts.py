@@ -24,7 +24,8 @@ def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
             return Verdict(answer, "; ".join(data.why_not(name) for name in own))
     if gone and data.cores >= claim.cores and all(PUBLIC_CODE in data.missing[name] for name in gone):
         return Verdict(Answer.NOT_MEASURED, "; ".join(map(data.why_not, gone)))
-    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "; ".join(map(data.why_not, gone))) if gone else None
+    few = f"; and {claim.cores} cores are needed" * (data.cores < claim.cores)
+    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "; ".join(map(data.why_not, gone)) + few) if gone else None
 
 
 def _place(claim: Claim, data: Data) -> Data:
@@ -81,11 +82,8 @@ def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
             return Verdict(found.answer, f"{data.cores} cores are enough against it: {found.evidence}")
     if found := _verdict_of_simulations(claim, data, subject):
         return found
-    seen = _asked(claim, data, subject)
     text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data, subject)})"
-    if not seen.evidence.startswith(_NO_NUMBERS):
-        text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
-    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text + _simulated(claim, data, subject))
+    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text + _seen_here(claim, data, subject) + _simulated(claim, data, subject))
 
 
 def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None:
@@ -102,7 +100,13 @@ def _verdict_of_simulations(claim: Claim, data: Data, subject) -> Verdict | None
     return dataclasses.replace(seen, answer=Answer.SIMULATED,
                                text=f"{seen.answer.value} on simulated machines of up to {cores} cores, a core a thread, "
                                     f"{simulated.SEEDS} seeds; {seen.text}; {_titles(_simulated_cases(claim, data))}"
-                                    + _simulated(claim, data, subject, above=cores))
+                                    + _simulated(claim, data, subject, above=cores) + _seen_here(claim, data, subject))
+
+
+def _seen_here(claim: Claim, data: Data, subject) -> str:
+    """What this machine's fewer cores say of the claim; empty where they have nothing that it asks for."""
+    seen = _asked(claim, data, subject)
+    return "" if seen.evidence.startswith(_NO_NUMBERS) else f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
 
 
 def _simulated(claim: Claim, data: Data, subject, above=0) -> str:
