@@ -232,7 +232,7 @@ def future(name, point):
 def ideas(name, point):
     """What each idea of SuperMalloc gives, and what it costs."""
     time = {"supermalloc-powers-of-two": 3.0, "supermalloc-no-offset": 2.0, "supermalloc-no-prefetch": 1.03, "supermalloc-rseq": 0.8}.get(name, 1.0)
-    memory = {"supermalloc-no-offset": 0.9, "supermalloc-aligned-to-8": 0.85}.get(name, 1.0)
+    memory = {"supermalloc-no-offset": 0.95, "supermalloc-aligned-to-8": 0.85}.get(name, 1.0)
     return {"elapsed": time, "memory": 10 * MIB * memory,
             "metrics": {"rss_over_live_mean": 1.8 if name == "supermalloc-powers-of-two" else 1.5,
                         "rss_over_live_freed90": 9.0 if name == "supermalloc-first-fit" else 5.0}}
