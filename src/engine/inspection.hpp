@@ -71,20 +71,19 @@ struct Inspection {
   // --- Of a slice's record, that of a span where one begins: offsets in bytes --------------------
 
   std::uint32_t span_stride = 0;
-  std::uint32_t span_word = 0;       ///< 8 bytes: span_word.hpp
-  std::uint32_t span_class = 0;      ///< 1
-  std::uint32_t span_carved = 0;     ///< 4
-  std::uint32_t span_quota = 0;      ///< 4
-  std::uint32_t span_left = 0;       ///< 4
-  std::uint32_t span_list = 0;       ///< 8: an address; bit 3 set: the list is empty
-  std::uint32_t span_rest = 0;       ///< 8
-  std::uint32_t span_purged = 0;     ///< 8
-  std::uint32_t span_retired = 0;    ///< 1
-  std::uint32_t span_uncounted = 0;  ///< 1
+  std::uint32_t span_word = 0;     ///< 8 bytes: span_word.hpp
+  std::uint32_t span_class = 0;    ///< 1
+  std::uint32_t span_carved = 0;   ///< 4
+  std::uint32_t span_quota = 0;    ///< 4
+  std::uint32_t span_left = 0;     ///< 4
+  std::uint32_t span_list = 0;     ///< 8: an address; bit 3 set: the list is empty
+  std::uint32_t span_rest = 0;     ///< 8
+  std::uint32_t span_purged = 0;   ///< 8
+  std::uint32_t span_retired = 0;  ///< 1
   std::uint32_t word_owner_shift = 0;
   std::uint32_t word_state_shift = 0;
   std::uint32_t word_cached_bit = 0;  ///< of a free span: it is in the cache of its owner
-  std::uint32_t word_nobody = 0;      ///< the owner of spans of one block
+  std::uint32_t word_nobody = 0;      ///< the owner of spans of one block, and of abandoned ones
 
   // --- Of a cache's record: offsets in bytes -----------------------------------------------------
 

@@ -165,7 +165,7 @@ class Shard {
     const Tag tag = block->tag(key_);
     if (SPANALLOC_UNLIKELY(!tag.is_used())) report_no_block(block, tag);
     Block* const behind = block->at(tag.size());
-    if (SPANALLOC_UNLIKELY(is_retired(run))) return free_in_retired(block, tag);
+    if (SPANALLOC_UNLIKELY(is_withdrawn(run))) return free_in_retired(block, tag);
     if (behind == top_.begin()) return free_before_top(block, tag), 0;
     const Tag next = behind->tag(key_);
     if (SPANALLOC_UNLIKELY(!next)) report("write beyond the end of the block at", block->payload());
@@ -238,7 +238,7 @@ class Shard {
   SPANALLOC_COLD bool resize(Block* block, Slice run, std::size_t bytes) {
     const Tag tag = block->tag(key_);
     if (!tag.is_used()) report_no_block(block, tag);
-    if (is_retired(run)) return bytes <= tag.size();
+    if (is_withdrawn(run)) return bytes <= tag.size();
     if (bytes > tag.size() && !lengthen(block, tag, bytes)) return false;
     shorten(block, bytes);
     return true;
@@ -322,7 +322,9 @@ class Shard {
   static Block* end_of(Slice run) {
     return pointer_to<Block>(address_of(runs.address(run)) + runs.bytes_of(run) - kHeader);
   }
-  bool is_retired(Slice run) const { return (runs[run].owner.load_relaxed() & Run::kRetired) != 0; }
+  bool is_withdrawn(Slice run) const {
+    return (runs[run].owner.load_relaxed() & Run::kRetired) != 0;
+  }
 
   // --- Lists -------------------------------------------------------------------------------------
 

@@ -36,12 +36,11 @@ class CacheTable : public thread::RecordRegistry<CacheRecord<Config>> {
   /// False for kNobody.
   bool was_used(CacheNumber number) const { return number < end() && has(number); }
 
-  /// For the calling thread or an abandoned list; nullptr when there is none left.
+  /// For the calling thread; nullptr when there is none left.
   SPANALLOC_COLD Record* take() {
     Record* cache = Registry::take([this](bool) { return make(); });
     if (cache == nullptr) return nullptr;
-    SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
-                     cache->owned.are_none());
+    SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && cache->owned.are_none());
     return cache;
   }
   SPANALLOC_COLD void give_back(Record* cache) {

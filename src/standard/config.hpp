@@ -183,10 +183,8 @@ struct Standard {
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
   /// Each 8th search for a span collects delayed ones.
   static constexpr std::uint32_t kSearchesPerCollection = 8;
-  /// Abandoned spans that one miss counts when that is due, and how many of each class and list it
-  /// looks at for them: bounds on its time.
-  static constexpr std::uint32_t kCountedPerMiss = 2;
-  static constexpr std::uint32_t kLookedAtPerMiss = 64;
+  /// Hints at abandoned spans that one search follows: a bound on its time.
+  static constexpr std::uint32_t kHintsPerSearch = 16;
   /// Of a current span that has carved no more a thread does not look whether it is giving it up.
   static constexpr std::size_t kLittleForCurrent = 28 * kKiB;
   /// How often a thread looks at a span again that it may be giving up.

@@ -64,19 +64,17 @@ class Description {
       return;
     }
     out.state = is_cached(word)                     ? "free, cached"
-                : word.owner() == kNobody           ? "in use"
-                : span->is_retired()                ? "withdrawn"
+                : span->is_withdrawn()              ? "withdrawn"
+                : word.is_single()                  ? "in use"
+                : word.owner() == kNobody           ? "abandoned"
                 : word.state() == SpanState::kOwned ? "owned"
                                                     : "shared";
     if (word.owner() == kNobody || !pages.caches.was_used(word.owner())) return;
     const auto& cache = pages.caches[word.owner()];
     const bool is_lost = pages.caches.has_vanished(cache);
     if (!is_lost) out.owner = cache.thread.load_relaxed();
-    if (span->is_retired()) return;
-    if (is_lost)
-      out.state = "of a thread lost at a fork";
-    else if (out.owner == 0 && !is_cached(word))
-      out.state = "abandoned";
+    if (span->is_withdrawn()) return;
+    if (is_lost) out.state = "of a thread lost at a fork";
   }
   static bool is_cached(SpanWord word) {
     return word.owner() != kNobody && word == cached_of(word.owner());

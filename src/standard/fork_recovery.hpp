@@ -135,9 +135,8 @@ class ForkRecovery {
     });
     ++pages.caches.forks;
     bool any_left = false;
-    pages.caches.recover_in_child([](const CacheRecord& cache) {
-      return cache.thread.load_relaxed() == 0 && !cache.is_abandoned_list();
-    });
+    pages.caches.recover_in_child(
+        [](const CacheRecord& cache) { return cache.thread.load_relaxed() == 0; });
     pages.lists_repaired = false;
     // Last, because this may end in a report, and be left by a jump. The caches that are left then
     // are treated as if no thread had been inside.
@@ -188,10 +187,14 @@ class ForkRecovery {
     while (pages.heap.pool().stacks().forget_all());
   }
   SPANALLOC_COLD static void give_what_is_in_no_place(Pages& pages, SpanProtocol<Pages>& protocol) {
+    // A thread may have vanished with a hint in its hands.
+    pages.heap.abandoned.forget_all();
+    pages.forget_abandoned_marks();
     pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       // A thread took the range and vanished before it had a record.
       if (free || number + slices > index_of(pages.end_of_spans())) return;
       const SpanRef span = pages.span(SpanNumber{number});
+      if (protocol.recover_abandoned(span)) return;
       const SpanWord word = span->load_word();
       if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
           !pages.caches[word.owner()].owned.has(span.number, span->class_id())) {
@@ -212,11 +215,11 @@ class ForkRecovery {
   }
 
   // Retires a span that is in no place: its thread was about to take or leave it. It never
-  // becomes empty, whatever is on its lists. Frees into it still work: an abandoned list owns
-  // it, but does not list it.
+  // becomes empty, whatever is on its lists. Frees into it still work: it is an abandoned span that
+  // is shown nowhere.
   SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap;
-    heap.protocol().retire_for_vanished(span, heap.abandoned_lists().numbers[0]);
+    heap.protocol().retire_for_vanished(span);
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
@@ -265,8 +268,9 @@ class ForkRecovery {
     const BlockOffset first =
         as_block_offset(address_of(newest) - address_of(pages.address(span.number)));
     const auto link = [&](BlockOffset head) { oldest->link_to(pages.first_of(span, head)); };
-    if (heap.protocol().free_remote(span, first, count, link) == Freed::kEmptied)
-      heap.put_in_pool(span, 0);
+    Freed freed = heap.protocol().free_remote(span, first, count, link);
+    if (freed == Freed::kUncounted) freed = heap.protocol().count_abandoned(span);
+    if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);
   }
 
   // Does to what other threads may reach only what the thread would do at its end. If a fork
@@ -287,8 +291,7 @@ class ForkRecovery {
     heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();
     pages.maps.clear(cache);
-    heap.put_in_pool(
-        heap.protocol().abandon_all(cache.number, heap.abandoned_lists().home_of(cache.number)), 0);
+    heap.put_in_pool(heap.protocol().abandon_all(cache.number), 0);
   }
 };
 

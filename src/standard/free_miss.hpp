@@ -24,6 +24,7 @@ template <class Config>
 struct FreeMiss {
   using Classes = SizeClasses<Config>;
   using Misuse = standard::Misuse<Config>;
+  static constexpr std::uint8_t kFreesPerCount = 16;
 
   /// The same for an operator delete.
   template <OperatorDelete Caller>
@@ -86,6 +87,10 @@ struct FreeMiss {
         return Misuse::freed_twice(newest);
       case Freed::kEmptied:
         return thread.heap->put_in_pool(span, thread.shard());
+      case Freed::kUncounted:
+        // (After its exit hook a thread leaves a span uncounted with each block that it allocates.)
+        if (SPANALLOC_UNLIKELY(thread.exited) && thread.lone_frees++ % kFreesPerCount != 0) return;
+        return thread.heap->count_abandoned(span, thread.shard());
       case Freed::kDone:
       case Freed::kDelayed:
         return;
@@ -130,10 +135,10 @@ struct FreeMiss {
   [[gnu::noinline]] static void deallocate_others(void* p, auto& thread, SpanRef slice) {
     const SpanRef span = thread.pages->span_of(slice);
     const SpanWord word = span->load_word();
-    // (Of a span in use only. is_block() is exact, so it also tells whether
-    // this is the block's span.)
+    // (Of a span in use only, of several blocks. is_block() is exact, so it also tells whether this
+    // is the block's span.)
     const bool others =
-        word.state() != SpanState::kFree && word.owner() != kNobody && !thread.is_mine(word);
+        word.state() != SpanState::kFree && !thread.is_mine(word) && !word.is_single();
     if (SPANALLOC_UNLIKELY(!others || !span->is_block(address_of(p))))
       return deallocate_by_record(p, thread);
     auto* const block = static_cast<Block*>(p);
@@ -226,8 +231,7 @@ struct FreeMiss {
       return deallocate_suspect(p, thread, span);
     // After that, because it may take a record: a report leaves the thread as it was.
     ThreadLife<Config>::count_lone_free(thread);
-    if (thread.cache != nullptr && word.owner() != kNobody)
-      return deallocate_others(p, thread, span);
+    if (thread.cache != nullptr && !word.is_single()) return deallocate_others(p, thread, span);
     free_to_span(thread, span, block, block, 1);
   }
 
@@ -235,10 +239,8 @@ struct FreeMiss {
     SPANALLOC_ASSERT(thread.cache != nullptr && thread.pages->is_mine(thread.cache->number));
     if (thread.is_owned_here(span->load_word())) return thread.cache->owned.look_at(thread, span);
     const auto inside = thread.enter();
-    if (thread.heap->protocol().collect_after_free(span, thread.cache->number)) {
+    if (thread.heap->protocol().collect_after_free(span, thread.cache->number))
       thread.heap->put_in_pool(span, thread.shard());
-      Refill<Config>::collect_uncounted_if_due(thread);
-    }
   }
 };
 

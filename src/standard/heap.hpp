@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "base/poison.hpp"
+#include "standard/abandoned_spans.hpp"
 #include "standard/page_layer.hpp"
 #include "standard/pool_rows.hpp"
 #include "standard/span_protocol.hpp"
@@ -52,26 +53,21 @@ class Heap {
 
   /// `thread_exit`: the destructor of what a thread keeps for this heap (thread::ExitKey).
   constexpr Heap(Pages& pages, void (*thread_exit)(void*))
-      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), pool_(pages) {}
+      : on_thread_exit(thread_exit),
+        abandoned(pages),
+        pages_(pages),
+        protocol_(pages),
+        pool_(pages) {}
 
   /// Called by the page layer, before it is started. May be called again.
   void begin(HeapStorage<Config>& storage) {
     pool_.start(storage.pool);
     pool_.stacks().set_shards(os::cpu_count());
-    abandoned_lists_.of_class = storage.abandoned;
+    abandoned.start(storage.abandoned);
   }
 
   Protocol& protocol() { return protocol_; }
   Pool& pool() { return pool_; }
-  const AbandonedLists& abandoned_lists() const { return abandoned_lists_; }
-  /// A hint. (Without a cache nothing was ever abandoned.)
-  bool has_uncounted_abandoned() {
-    if (has_abandoned_lists_.load_acquire() == 0) return false;
-    for (std::uint32_t i = 0; i <= abandoned_lists_.mask; ++i) {
-      if (pages_.cache(abandoned_lists_.numbers[i]).uncounted.load_relaxed() != 0) return true;
-    }
-    return false;
-  }
 
   // --- Taking spans ------------------------------------------------------------------------------
 
@@ -223,6 +219,25 @@ class Heap {
       pages_.corrupted(pages_.span(chain.damaged));
     pages_.memory_return.purge_if_due(os::now_ms());
   }
+  /// Counts an abandoned span that nobody has counted; an empty one goes to the pool.
+  SPANALLOC_COLD void count_abandoned(SpanRef span, unsigned shard) {
+    const Freed now = protocol_.count_abandoned(span);
+    if (now == Freed::kEmptied) put_in_pool(span, shard);
+    if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) pages_.damaged(span);
+  }
+  /// The same of all that were abandoned since it was last called. False: none was. (It goes
+  /// through all spans.)
+  SPANALLOC_COLD bool count_all_abandoned(unsigned shard) {
+    if (has_uncounted_.load_relaxed() == 0) return false;
+    has_uncounted_.store_relaxed(0);
+    pages_.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
+      if (free || number + slices > index_of(pages_.end_of_spans())) return;
+      count_abandoned(pages_.span(SpanNumber{number}), shard);
+    });
+    return true;
+  }
+  /// A thread has abandoned a span as it was.
+  void note_uncounted() { has_uncounted_.store_relaxed(1); }
   /// Pools empty spans whose owners have not noticed it, from up to `at_most` caches. Returns how
   /// many.
   SPANALLOC_COLD std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard) {
@@ -269,9 +284,7 @@ class Heap {
     return borrowed;
   }
   /// False: there never were two threads at a time.
-  bool may_have_lenders() {
-    return index_of(pages_.caches.end()) > std::size_t{abandoned_lists_.mask} + 2;
-  }
+  bool may_have_lenders() { return index_of(pages_.caches.end()) > 1; }
 
   /// Puts the cached large spans of a cache into the pool.
   void pool_large_spans_of(CacheRecord& cache, unsigned shard) {
@@ -359,7 +372,6 @@ class Heap {
   /// threads keep.
   void begin_epoch() {
     pool_large_spans(0, Config::kCachesPerEpoch);
-    if (has_uncounted_abandoned()) count_abandoned_due.store_relaxed(1);
     pool_.begin_epoch();
   }
   /// Gives to the arena some of what was in the pool when the epoch began. Returns the cost.
@@ -369,6 +381,11 @@ class Heap {
   /// Gives the pool to the arena. Returns the cost.
   SPANALLOC_COLD std::size_t drain(std::size_t at_most = SIZE_MAX) {
     return pool_.drain(give_to_arena(), at_most);
+  }
+  /// Gives an empty span of the caller's to the arena.
+  SPANALLOC_COLD void give_back(SpanRef span) {
+    check_all_back(span);
+    pages_.give(span);
   }
   /// Puts into the pool what threads keep and do not use, and know or do not know to be empty.
   void pool_all_unused(unsigned shard) {
@@ -389,11 +406,6 @@ class Heap {
     // The starting thread gets the first record: so a process with one thread writes to few pages.
     CacheRecord* cache = pages_.caches.take();
     if (cache == nullptr) return nullptr;
-    // Acquire: the abandoned lists' numbers, for all that this cache's thread does.
-    if (has_abandoned_lists_.load_acquire() == 0 && !make_abandoned_lists()) {
-      pages_.caches.give_back(cache);
-      return nullptr;
-    }
     cache->forks.store_relaxed(pages_.caches.forks);
     cache->thread.store_release(address_of(os::thread_id()));  // release: pairs with has_vanished()
     live_caches.fetch_add_relaxed(1);
@@ -409,38 +421,15 @@ class Heap {
   void (*const on_thread_exit)(void*);
   Atomic<std::size_t> live_caches{0};
   Atomic<std::size_t> lost_to_fork{0};  ///< spans
-  /// Slow paths are to count some abandoned spans, which nobody may have adopted for long.
-  Atomic<std::uint32_t> count_abandoned_due{0};
+  AbandonedSpans<Pages, Classes::kSmallClasses> abandoned;
 
  private:
-  // With the first cache rather than with the heap: a process that never allocates
-  // writes to no cache record.
-  SPANALLOC_COLD bool make_abandoned_lists() {
-    LockGuard guard(pages_.start_lock);
-    if (has_abandoned_lists_.load_relaxed() != 0) return true;
-    // As many as threads can end at once on this machine, so that they do not wait for each other.
-    // Those that were made before a refusal serve the next try.
-    const std::uint32_t wanted =
-        1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedList::kMost));
-    for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
-      CacheRecord* cache = pages_.caches.take();
-      if (cache == nullptr) return false;
-      {
-        LockGuard cache_guard(cache->lock);
-        cache->abandoned.begin(abandoned_lists_made_, abandoned_lists_.of_class);
-      }
-      abandoned_lists_.numbers[abandoned_lists_made_] = cache->number;
-    }
-    abandoned_lists_.mask = wanted - 1;
-    has_abandoned_lists_.store_release(1);  // release: pairs with begin_cache()
-    return true;
-  }
   // Calls f(cache) for threads' caches, for up to `at_most` from number `next` on, until one is
-  // true. Passes by a bounded number of abandoned lists, which have no thread, and `but`.
+  // true. Leaves out `but`, and records that no thread has.
   template <class F>
   void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, const CacheRecord* but, F f) {
     const std::size_t count = index_of(pages_.caches.end());
-    const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedList::kMost);
+    const std::size_t steps = min_of(count, std::size_t{at_most} + kIdleLeftOut);
     std::uint32_t looked_at = 0;
     for (std::size_t i = 0; i < steps && looked_at < at_most; ++i) {
       const CacheNumber number{static_cast<std::uint32_t>(next++ % count)};
@@ -527,10 +516,7 @@ class Heap {
     return pool_.drain_for(wanted, shard, cost_of_slice * wanted.count, give_to_arena());
   }
   auto give_to_arena() {
-    return [this](SpanRef span) {
-      check_all_back(span);
-      pages_.give(span);
-    };
+    return [this](SpanRef span) { give_back(span); };
   }
   // Whether to copy a growing block rather than to move its pages out. A block that grows by a
   // quarter or more is copied a few times in all. Into dirty memory that costs less than the
@@ -625,15 +611,15 @@ class Heap {
     return nullptr;
   }
   // Retires a span that the caller has alone: the program may still free the block in use. The
-  // span becomes what a fork may leave behind, too: owned by an abandoned list, on no list, never
-  // served from, never empty.
+  // span becomes what a fork may leave behind, too: an abandoned span that is shown nowhere, never
+  // served from, and never empty.
   SPANALLOC_COLD void retire(SpanRef span) {
-    const SpanWord lost = SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared,
-                                         pages_.capacity(span->class_id()));
+    const SpanWord lost =
+        SpanWord::make(kNobody, SpanState::kShared, pages_.capacity(span->class_id()));
     span->free_list().clear();
     span->rest().clear();
     span->expect_frees(1);
-    span->set_retired(true);
+    span->set_withdrawn(true);
     span->word.set(lost.with_delayed(true));
   }
   SPANALLOC_COLD [[noreturn]] static void block_in_use(InUse block) {
@@ -643,16 +629,15 @@ class Heap {
         block);
   }
 
+  static constexpr std::size_t kIdleLeftOut = 64;
+
   Pages& pages_;
   Protocol protocol_;
   Pool pool_;
-  // Under the page layer's start lock: how many are made so far, if memory was too short for all.
-  std::uint32_t abandoned_lists_made_ = 0;
-  AbandonedLists abandoned_lists_;  // constant once there is a cache
-  Atomic<std::uint32_t> has_abandoned_lists_{0};
   // The cache to look at next for what it does not need. Alone in its line: each pool miss changes
   // it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_cache_{0};
+  Atomic<std::uint32_t> has_uncounted_{0};
 };
 
 }  // namespace spanalloc::standard

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "standard/abandoned_spans.hpp"
 #include "standard/numbers.hpp"
 #include "standard/size_classes.hpp"
 #include "standard/span_pool.hpp"
@@ -18,8 +19,7 @@ struct HeapStorage {
   using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
 
   Pool pool{};
-  /// See AbandonedLists
-  alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];
+  typename AbandonedSpans<Config, Classes::kSmallClasses>::Stacks abandoned{};
 };
 
 }  // namespace spanalloc::standard

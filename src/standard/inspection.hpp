@@ -88,15 +88,14 @@ struct InspectionAccess {
     using standard::SpanWord;
     out.span_stride = sizeof(Span);
     out.span_word = offsetof(Span, word);
-    out.span_class = offsetof(Span, shown_class_);
+    out.span_class = offsetof(Span, size_class_);
     out.span_carved = offsetof(Span, carved_);
     out.span_quota = offsetof(Span, quota_);
     out.span_left = offsetof(Span, left_);
     out.span_list = offsetof(Span, free_list_);
     out.span_rest = offsetof(Span, rest_);
     out.span_purged = offsetof(Span, purged_);
-    out.span_retired = offsetof(Span, retired_);
-    out.span_uncounted = offsetof(Span, uncounted_);
+    out.span_retired = offsetof(Span, withdrawn_);
     out.word_owner_shift = SpanWord::kOwnerShift;
     out.word_state_shift = SpanWord::kIdentityShift;
     out.word_cached_bit = static_cast<std::uint32_t>(log2_floor(SpanWord::kDelayedBit));

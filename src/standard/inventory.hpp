@@ -6,8 +6,7 @@
 //
 //   never carved, purged     free   the record says how many
 //   on the remote list       free   the span word's count
-//   on a shared span's lists free   the owner's count; an abandoned span's lists are gone through
-//                                   under the lock
+//   on a shared span's lists free   the owner's count; the word's, if it is abandoned
 //   on a used-up span's list free   the owner's count
 //   in magazines, batches    free   their counts; for the span these blocks are out
 //   on a current span's list        the calling thread's own is gone through. Another one's has no
@@ -35,7 +34,8 @@
 
 namespace spanalloc::standard {
 
-/// Of the heap of a thread cache, made by its thread; takes locks, one at a time, and no memory.
+/// Of the heap of a thread cache, made by its thread; takes locks, and no memory. With no lock held
+/// it gives back abandoned spans that turn out to be empty.
 /// About 5 KiB, for the stack. (Cold: inlined it is some KiB more.)
 template <class Config>
 class Inventory {
@@ -128,6 +128,7 @@ class Inventory {
       // A range that is just being taken: its record is not its own yet.
       if (number + slices > index_of(pages_.end_of_spans())) return;
       const SpanRef span = pages_.span(SpanNumber{number});
+      heap_.count_abandoned(span, 0);
       const SpanWord word = span->word.load_acquire();
       const std::size_t bytes = slices << Config::kSliceBits;
       if (word.state() == SpanState::kFree) return count_waiting(word, bytes);
@@ -175,10 +176,10 @@ class Inventory {
     Row row{1, blocks, carved, blocks - carved + purged + remote, 0};
     if (word.state() == SpanState::kOwned) {
       count_own_list(span, word, info, row);
-    } else if (span->is_retired()) {
+    } else if (span->is_withdrawn()) {
       row.unsure = blocks;
     } else {
-      count_shared(span, info, blocks - carved + purged, row);
+      count_shared(span, info, row);
     }
     return row;
   }
@@ -201,19 +202,15 @@ class Inventory {
   }
   // Under the lock of the cache that has the span: nobody becomes its owner meanwhile, and it does
   // not become another class's (who claims it waits for the lock).
-  SPANALLOC_COLD void count_shared(SpanRef span, const ClassInfo& info, std::uint32_t unlisted,
-                                   Row& row) const {
+  SPANALLOC_COLD void count_shared(SpanRef span, const ClassInfo& info, Row& row) const {
     bool found = false;
-    heap_.protocol().with_shared(span, true, [&](auto&, SpanWord now) {
+    const Freed freed = heap_.protocol().with_shared(span, true, [&](SpanWord now, bool) {
       if (&Classes::info(span->class_id()) != &info) return;
       found = true;
-      // The word of an uncounted span counts what others have freed, of which some may be purged or
-      // on its own lists by now; that of another one counts all.
-      row.free = span->is_uncounted()
-                     ? unlisted + on_lists(span, info) +
-                           pages_.list_length(span, pages_.first_of(span, now.head()))
-                     : info.blocks - now.outstanding() + span->uncollected();
+      row.free = info.blocks - now.outstanding() + span->uncollected();
     });
+    if (freed == Freed::kEmptied) heap_.put_in_pool(span, 0);
+    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) pages_.damaged(span);
     // On its way to a list or off it.
     if (!found) row.unsure = info.blocks;
   }

@@ -589,24 +589,25 @@ class MemoryReturn {
       next = purge_cursor_ + max_of(pages_.arena.count_of(index_of(number)), 1);
       if (!pages_.has_record(number)) continue;
       const SpanRef span = pages_.span(number);
-      protocol.with_shared(span, which != Which::kAged, [&](auto& cache, SpanWord word) {
+      const auto purge = [&](SpanWord word, bool is_abandoned) {
         // The number of blocks out only falls while the span is shared.
-        // (`uncounted`: by others' frees only.)
         const std::uint32_t out = word.outstanding() - span->uncollected();
         if (which == Which::kNear ? span->wants_purge_near(out, Pages::capacity(span->class_id()))
                                   : span->wants_purge(out, which == Which::kAged)) {
-          cost += purge_in_part(span, cache, word);
+          cost += purge_in_part(span, is_abandoned, word);
         }
-      });
+      };
+      const Freed now = protocol.with_shared(span, which != Which::kAged, purge);
+      if (now == Freed::kEmptied) pages_.heap.give_back(span);
+      if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) pages_.damaged(span);
     }
     return true;
   }
 
-  // Purges what it can of a shared span's pages, under the lock of its owner `cache`. Returns the
-  // cost.
-  template <class Lists>
-  SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, const Lists& cache, SpanWord word) {
-    const bool still = cache.is_abandoned_list() || pages_.is_mine(word.owner());
+  // Purges what it can of a shared span's pages, under the lock of its owner, or while it is held.
+  // Returns the cost.
+  SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, bool is_abandoned, SpanWord word) {
+    const bool still = is_abandoned || pages_.is_mine(word.owner());
     Block* const remotes = pages_.first_of(span, word.head());
     const std::size_t before = PageMask::pages(span->purged());
     std::size_t refused = 0;

@@ -99,7 +99,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   /// In a fork's child, under the lock of the span's owner.
   SPANALLOC_COLD void unlink_purged(SpanRef span, BlockOffset remotes) {
     partial_purge_of(span).unlink_purged(first_of(span, remotes),
-                                         !is_mine(span->load_word().owner()));
+                                         is_nobodys(span) || !is_mine(span->load_word().owner()));
   }
   /// In a fork's child, of a current span of a vanished thread.
   SPANALLOC_COLD void clear_links_of_purged(SpanRef span) {
@@ -113,10 +113,19 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   }
   /// How many blocks a list of a shared span has; more than the span has: the list is damaged.
   std::uint32_t list_length(SpanRef span, Block* list) {
-    return partial_purge_of(span).length(list, Classes::info(span->class_id()).blocks);
+    const ClassInfo& info = Classes::info(span->class_id());
+    if (SPANALLOC_UNLIKELY(span->purged() != 0))
+      return partial_purge_of(span).length(list, info.blocks);
+    const ListLength length = length_of(list, info.virtual_span, info.blocks);
+    return length.whole ? length.blocks : info.blocks + 1;
   }
   [[noreturn]] void corrupted(SpanRef span) const {
     os::fatal_of_range("more blocks were freed than allocated (double free) in the span at",
+                       address(span.number));
+  }
+  /// The free blocks that its thread has left are not as they were left.
+  [[noreturn]] void damaged(SpanRef span) const {
+    os::fatal_of_range("free list overwritten (write after free, or double free) at",
                        address(span.number));
   }
   bool is_mine(CacheNumber number) { return caches.is_mine(caches[number]); }
@@ -125,6 +134,18 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   void hide_from_owner(Lists& cache, SpanRef span) {
     maps.hide_from_owner(static_cast<CacheRecord&>(cache), span);
   }
+  /// In a fork's child: no span is shown.
+  SPANALLOC_COLD void forget_abandoned_marks() {
+    for (std::uint32_t n = 1; n < index_of(this->end_of_spans()); ++n) {
+      if (!this->has_record(SpanNumber{n})) continue;
+      const SpanRef span = this->span(SpanNumber{n});
+      if (span->abandoned_link.load_relaxed() != 0) heap.abandoned.forget(span);
+    }
+  }
+  static bool is_nobodys(SpanRef span) { return span->load_word().owner() == kNobody; }
+  bool show_abandoned(SpanRef span) { return heap.abandoned.show(span); }
+  SpanRef take_abandoned(ClassId c, CacheNumber me) { return heap.abandoned.take(c, index_of(me)); }
+  SpanRef take_any_abandoned() { return heap.abandoned.take_any(); }
   bool is_torn(CacheNumber number) { return caches[number].torn; }
   void set_torn(CacheNumber number, bool torn) { caches[number].torn = torn; }
   void note_repair() { lists_repaired = true; }

@@ -5,7 +5,7 @@
 // `free_list`, others push them on the remote list. Each of them reads where the list begins,
 // writes to the freed block, and makes that the new beginning. So everything behind the first block
 // of a list is the purging thread's to change, but where the list begins is not. (Nobody pushes on
-// `free_list` if this thread or an abandoned list is the owner.)
+// `free_list` if this thread is the owner, or holds an abandoned span.)
 //
 // If the first block of such a list is purged it stays the first, without a link; the blocks behind
 // it go to `rest`, which nobody uses meanwhile. Blocks that are pushed later lead to the purged

@@ -86,56 +86,14 @@ struct Refill {
     return thread.heap->take_span(c, thread.shard());
   }
 
-  /// When memory is out: gives back what this thread and abandoned spans hold without need. False:
-  /// nothing.
+  /// When memory is out: gives back what this thread holds without need. False: nothing.
   SPANALLOC_COLD static bool give_back_unused(auto& thread) {
     if (thread.cache == nullptr) return false;
     SPANALLOC_ASSERT(thread.has_nothing_in_hand());
-    bool any = collect_uncounted(thread, UINT32_MAX, UINT32_MAX);
+    bool any = thread.heap->count_all_abandoned(thread.shard());
     any = thread.cache->loans.return_all(thread) || any;
     any = thread.cache->magazines.give_all_back(thread) || any;
     return thread.cache->owned.share_empty(thread) || any;
-  }
-
-  /// Counts the free blocks of abandoned spans that no thread has adopted for long, or that are
-  /// needed because memory is out. Counted spans stay abandoned; empty ones go to the pool. Counts
-  /// at most `at_most` spans, each found among the first `look_at` of its class. False: there was
-  /// none.
-  SPANALLOC_COLD static bool collect_uncounted(auto& thread, std::uint32_t at_most,
-                                               std::uint32_t look_at) {
-    auto& heap = *thread.heap;
-    const CacheNumber me = thread.cache->number;
-    heap.count_abandoned_due.store_relaxed(0);
-    if (!heap.has_uncounted_abandoned()) return false;
-    const AbandonedLists& abandoned_lists = heap.abandoned_lists();
-    std::uint32_t counted = 0;
-    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-      for (std::uint64_t bits = abandoned_lists.of_class[c].load_relaxed(); bits != 0;
-           bits &= bits - 1) {
-        const CacheNumber from = abandoned_lists.numbers[std::countr_zero(bits)];
-        for (;;) {
-          if (counted == at_most) {
-            heap.count_abandoned_due.store_relaxed(1);
-            return true;
-          }
-          const OwnedSpan found = heap.protocol().uncounted_to_owned(from, ClassId{c}, me, look_at);
-          if (!found) break;
-          ++counted;
-          const auto hand = thread.hold();
-          Blocks::add_remotes(thread, found.span, found.remotes);
-          const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, found.span);
-          if (heap.protocol().counted_to_abandoned(found.span, me, from, free_blocks)) {
-            heap.put_in_pool(found.span, thread.shard());
-          }
-        }
-      }
-    }
-    return counted != 0;
-  }
-  static void collect_uncounted_if_due(auto& thread) {
-    if (SPANALLOC_UNLIKELY(thread.heap->count_abandoned_due.load_relaxed() != 0)) {
-      collect_uncounted(thread, Config::kCountedPerMiss, Config::kLookedAtPerMiss);
-    }
   }
 
  private:
@@ -153,17 +111,24 @@ struct Refill {
       if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
     }
     heap.put_in_pool(protocol.collect_delayed(me), thread.shard());
-    collect_uncounted_if_due(thread);
     if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
-    if (const OwnedSpan adopted = protocol.abandoned_to_owned(heap.abandoned_lists(), c, me))
-      return adopted;
+    if (const OwnedSpan adopted = adopt(thread, c, Config::kHintsPerSearch)) return adopted;
     if (cache.loans.borrow(thread, c)) return {};
     if (const FreshSpan fresh = take_span(thread, c)) return heap.begin_owned_life(fresh, c, me);
-    if (const OwnedSpan adopted =
-            protocol.abandoned_to_owned(heap.abandoned_lists(), c, me, true)) {
-      return adopted;
-    }
+    if (const OwnedSpan adopted = adopt(thread, c, UINT32_MAX)) return adopted;
     return protocol.nearly_full_to_owned(c, me);
+  }
+  // Of the first so many hints at spans that nobody owns.
+  static OwnedSpan adopt(auto& thread, ClassId c, std::uint32_t hints) {
+    auto& heap = *thread.heap;
+    if (SPANALLOC_LIKELY(heap.abandoned.are_none())) return {};
+    for (;;) {
+      SpanChain seen;
+      const OwnedSpan adopted =
+          heap.protocol().abandoned_to_owned(c, thread.cache->number, hints, seen);
+      if (adopted || seen.has_nothing()) return adopted;
+      heap.put_in_pool(seen, thread.shard());  // with no span in hand: it may report
+    }
   }
 };
 

@@ -43,9 +43,9 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
   SpanWord load_word() const { return word.load_relaxed(); }
   /// Constant while the span is not free
-  ClassId class_id() const { return ClassId{static_cast<std::uint8_t>(size_class_)}; }
+  ClassId class_id() const { return shown_class(); }
   /// That of the latest life, for statistics and guesses of other threads
-  ClassId shown_class() const { return ClassId{shown_class_.load_relaxed()}; }
+  ClassId shown_class() const { return ClassId{size_class_.load_relaxed()}; }
   /// log2 of the span's slices if it has several blocks, else 0; constant while the span is not
   /// free, and equal in the records of all its slices
   unsigned order() const { return order_; }
@@ -86,21 +86,19 @@ class alignas(kCacheLine) Span : public FreeTarget {
     free_list_.clear();
     rest_.clear();
     purged_.store_relaxed(0);
-    uncounted_ = false;
-    retired_.store_relaxed(false);
     list_ = ListId::kNone;
     go_on(word_of_life);
   }
   /// Begins a life in the class of the last one, with the lists that are there.
   void go_on(SpanWord word_of_life) {
+    withdrawn_.store_relaxed(false);
     expect_first_clock();
     word.set(word_of_life);
   }
   /// Another class for a span of one block, which may be in use.
   void change_class(ClassId c, const ClassInfo& info) {
     set_room(info);
-    size_class_ = static_cast<std::uint8_t>(index_of(c));
-    shown_class_.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
+    size_class_.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
   }
   /// The only block of a span has no more than `bytes`, until its class or place changes.
   void limit_room(std::uint32_t bytes) { room_ = bytes; }
@@ -221,12 +219,9 @@ class alignas(kCacheLine) Span : public FreeTarget {
   SpanNumber next() const { return next_; }  ///< on the list, or the chain
   /// The lists are not whole, or the span is on none: its thread was moving it when it vanished.
   void forget_list() { list_ = ListId::kNone; }
-  /// Abandoned, and its free blocks not counted yet; until then `word` counts them as out
-  bool is_uncounted() const { return uncounted_; }
-  void set_uncounted(bool uncounted) { uncounted_ = uncounted; }
   /// On no list, and not counted again
-  bool is_retired() const { return retired_.load_relaxed(); }
-  void set_retired(bool retired) { retired_.store_relaxed(retired); }
+  bool is_withdrawn() const { return withdrawn_.load_relaxed(); }
+  void set_withdrawn(bool retired) { withdrawn_.store_relaxed(retired); }
 
  private:
   template <class>
@@ -252,7 +247,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   std::uint8_t gone;  ///< the same: pages around its block that do not count as held
 
  private:
-  Atomic<bool> retired_;  // others ask, for statistics
+  Atomic<bool> withdrawn_;  // others ask, for statistics
   FreeList rest_;
   Atomic<std::uint64_t> purged_;
 
@@ -263,15 +258,16 @@ class alignas(kCacheLine) Span : public FreeTarget {
   Plain<SpanNumber> next_;
   Plain<SpanNumber> prev_;
   Plain<ListId> list_;
-  Plain<std::uint8_t> size_class_;
+  Atomic<std::uint8_t> size_class_;
   std::uint8_t order_;
-  Atomic<std::uint8_t> shown_class_;
-  Plain<bool> uncounted_;
   std::uint8_t place_;
 
  public:
   /// The pool's stack that the free span is in: the next span there
   Atomic<std::uint32_t> pool_link;
+  /// Whether the span is on a stack of abandoned spans, and the next one there:
+  /// abandoned_spans.hpp's alone, whatever life the span lives
+  Atomic<std::uint32_t> abandoned_link;
 
  private:
   Plain<std::uint32_t> watched_;  // 0: nothing

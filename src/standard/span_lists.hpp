@@ -3,10 +3,10 @@
 //
 //   delayed       another thread has freed a block: the owner must collect
 //   nearly full   few of its blocks are free
-//   partial       enough are free; on an abandoned list: any is
+//   partial       enough are free
 //   full          none is, and memory was out when its owner last looked
 //
-// Everything here happens under the lock of the owner, a cache or an abandoned list.
+// Everything here happens under the lock of the owner. A span that nobody owns is on no list.
 #pragma once
 
 #include <cstdint>
@@ -32,50 +32,6 @@ struct SpanChain {
   bool has_nothing() const { return first == SpanNumber::kNone && damaged == SpanNumber::kNone; }
 };
 
-/// Makes the lists of a cache record an abandoned list of a heap: one without a thread, which owns
-/// spans of ended threads. Each such list has a number, and a bit in the heap's words of classes.
-class AbandonedList {
- public:
-  static constexpr unsigned kMost = 64;
-
-  /// `of_class`: AbandonedLists::of_class.
-  void begin(std::uint32_t number, Atomic<std::uint64_t>* of_class) {
-    of_class_ = of_class;
-    place_ = number + 1;
-  }
-  void end() { place_ = 0; }
-  bool is_one() const { return place_ != 0u; }
-  unsigned number() const { return place_ - 1; }
-
-  /// Whether threads see that the list may have a partial span of class c.
-  bool is_shown(ClassId c) const { return (of_class_[index_of(c)].load_relaxed() & bit()) != 0; }
-  /// Looks first: mostly the bit is set, and the cache line stays shared. Relaxed, here and where
-  /// it is cleared: the bit only says where to look, and the lock orders it with the list (I5).
-  void show(ClassId c) const {
-    if (!is_shown(c)) of_class_[index_of(c)].fetch_or_relaxed(bit());
-  }
-  void hide(ClassId c) const { of_class_[index_of(c)].fetch_and_relaxed(~bit()); }
-
- private:
-  std::uint64_t bit() const { return std::uint64_t{1} << number(); }
-
-  Plain<std::uint32_t> place_{0};  // its number and one; 0: these are a thread's lists
-  Plain<Atomic<std::uint64_t>*> of_class_{nullptr};
-};
-
-/// A heap's abandoned lists. There are as many as threads can end at once on this machine.
-struct AbandonedLists {
-  CacheNumber numbers[AbandonedList::kMost] = {};  ///< constant once the heap has a cache
-  /// Constant once the heap has a cache: the number of lists, 2^n, less one
-  std::uint32_t mask = 0;
-  /// By class; bit n: abandoned list numbers[n] may have a partial span. Apart from the members
-  /// above, which are read all the time.
-  Atomic<std::uint64_t>* of_class = nullptr;
-
-  /// Where a cache leaves its spans when its thread ends.
-  CacheNumber home_of(CacheNumber cache) const { return numbers[index_of(cache) & mask]; }
-};
-
 /// The lists of shared spans: changed under the lock only; where a field says so also read
 /// without it. Zero-initialisable.
 template <unsigned kClassCount>
@@ -87,10 +43,6 @@ struct SpanLists {
   WakingLock lock;
   /// 1 when the delayed list may hold something. Any thread may read it: a hint.
   Atomic<std::uint32_t> has_delayed{0};
-  /// Any thread may read it: it is constant while a heap has the record.
-  AbandonedList abandoned;
-  /// In an abandoned list: how many of its spans are `uncounted`. Any thread may read it: a hint.
-  Atomic<std::uint32_t> uncounted{0};
   List delayed;
   List full;
   List nearly_full[kClassCount];
@@ -100,7 +52,6 @@ struct SpanLists {
   static constexpr unsigned kWords = (kClassCount + 63) / 64;
   Plain<std::uint64_t> classes[kWords];
 
-  bool is_abandoned_list() const { return abandoned.is_one(); }
   /// Calls f(list) for the list of that name.
   template <class F>
   void with_list(ListId list, ClassId c, F&& f) {
@@ -128,7 +79,6 @@ struct SpanLists {
   }
   void forget() {
     has_delayed.store_relaxed(0);
-    uncounted.store_relaxed(0);
     for_each_list([](auto& list) { list.forget(); });
     for (Plain<std::uint64_t>& word : classes) word = 0;
   }
@@ -155,13 +105,10 @@ class SpanPlacement {
     const std::uint32_t capacity = pages_.capacity(c);
     SPANALLOC_ASSERT(word.state() == SpanState::kShared && word.outstanding() != 0);
     SPANALLOC_ASSERT(word.outstanding() <= capacity && capacity > 1);
-    const bool is_abandoned = cache.is_abandoned_list();
-    // An abandoned span serves any thread that needs a block: one free block makes it partial.
-    const std::uint32_t limit = is_abandoned ? capacity - 1 : pages_.partial_outstanding(c);
-    if (word.outstanding() <= limit || span->is_uncounted()) {
+    const std::uint32_t limit = pages_.partial_outstanding(c);
+    if (word.outstanding() <= limit) {
       span->expect_frees(word.outstanding());
       push(cache, span, ListId::kPartial);
-      if (is_abandoned) cache.abandoned.show(c);
     } else {
       span->expect_frees(word.outstanding() - limit);
       push(cache, span, ListId::kNearlyFull);
@@ -224,15 +171,6 @@ class SpanPlacement {
   // Lists change under their owner's lock; in a fork's child also when the lock's holder vanished.
   static bool may_change(const Lists& cache) {
     return cache.lock.is_mine() || cache.lock.owner_died();
-  }
-
-  // I5, of an abandoned list whose lock the calling thread holds.
-  bool abandoned_are_shown(const Lists& cache) const {
-    if (!cache.is_abandoned_list()) return true;
-    for (unsigned c = 0; c < std::size(cache.partial); ++c) {
-      if (!cache.partial[c].is_empty() && !cache.abandoned.is_shown(ClassId{c})) return false;
-    }
-    return true;
   }
 
   Pages& pages_;

@@ -7,9 +7,10 @@
 // rows, and when to ask the page source.
 //
 // Spans are numbers of the engine's own type, of which kNone is no span. A span's link is the
-// caller's: every call takes `links`, and `links(n)` returns an `Atomic<uint32_t>&` that stays
-// readable for ever and serves nothing but this pool. In particular no other list may use it: a pop
-// may read the link of a span that another thread has just popped and put to use.
+// caller's: every call takes `links`, and `links(n)` returns an `Atomic<uint32_t>&`, or what loads
+// and stores one, that stays readable for ever and serves nothing but this pool. In particular no
+// other list may use it: a pop may read the link of a span that another thread has just popped and
+// put to use.
 //
 // No span is lost or invented. A get that returns kNone found each stack empty at some instant,
 // but not all of them at one instant. All functions are lock-free and may be called by any
@@ -172,7 +173,7 @@ class SpanPool {
   // The stack knows numbers of one kind only.
   template <class Links>
   static auto by_index(Links& links) noexcept {
-    return [&links](std::uint32_t n) -> Atomic<std::uint32_t>& { return links(Number{n}); };
+    return [&links](std::uint32_t n) -> decltype(auto) { return links(Number{n}); };
   }
 
   template <class Links>

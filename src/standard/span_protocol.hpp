@@ -6,16 +6,17 @@
 //
 // Invariants (the models check them, docs/concurrency.md argues them,
 // tests/unit/assertions violates each):
-// I1  A span whose word says shared and that has several blocks is on exactly one list of the cache
-//     that the word names, or the thread that moves it holds that cache's lock. The change owned ->
-//     shared and the linking are one critical section; so are the unlinking and shared -> owned.
+// I1  A span whose word says shared and names a cache is on exactly one list of that cache, or the
+//     thread that moves it holds that cache's lock. The change owned -> shared and the linking are
+//     one critical section; so are the unlinking and shared -> owned. A span that nobody owns is on
+//     no list.
 // I2  A span changes shared -> free once: by the compare-and-swap that brings `outstanding` to 0,
 //     or by one under the cache's lock that finds outstanding == uncollected. The thread that
-//     succeeds has claimed the span: it takes the lock, unlinks the span if it is still linked, and
-//     puts it into the pool. Other threads leave a free span on a list alone, because its claimer
-//     is on the way.
-// I3  While a span stays shared its owner changes only under the locks of both owners (the cache's
-//     is taken before the abandoned list's).
+//     succeeds has claimed the span: if the word named a cache it takes the lock and unlinks the
+//     span if it is still linked; then it puts it into the pool. Other threads leave a free span on
+//     a list alone, because its claimer is on the way.
+// I3  While a span stays shared its owner changes once, to nobody, when its thread ends: under the
+//     lock of the owner that was. From then on no free of it is uncounted.
 // I4  A shared span can be empty but unclaimed (outstanding == uncollected > 0), if both last
 //     freers looked too early. Then its delayed bit was set since its owner last collected: it is
 //     on the delayed list, or the freer that set the bit is about to put it there. The owner's next
@@ -23,8 +24,8 @@
 //     In a fork's child there is one case more: the owner vanished between its last free and
 //     collect_after_free(). No call was under way, so the span is found when the child abandons
 //     that owner's spans.
-// I5  A thread that leaves an abandoned list's lock leaves the list's bit in
-//     AbandonedLists::of_class of a class set, if the list has a partial span of that class.
+// I5  Nobody changes a span of several blocks that nobody owns but by its word, or while the thread
+//     holds it (AtomicSpanWord::hold).
 //
 // A caller that may be given a span has entered the heap (HeapCall) before the call: so a fork's
 // child knows that a vanished thread may have had one.
@@ -68,6 +69,12 @@ class SpanProtocol : public SpanRepair<Pages> {
   SPANALLOC_INLINE Freed free_remote(SpanRef span, BlockOffset newest, std::uint32_t count,
                                      Link&& link) {
     const auto [freed, word] = span->word.free_batch(newest, count, link);
+    if (word.owner() == kNobody) {
+      // An abandoned span with a free block. (By the word that our free has changed: the span may
+      // be anything by now.)
+      if (freed == Freed::kDone && !span->is_withdrawn()) pages_.show_abandoned(span);
+      return freed;
+    }
     if (freed == Freed::kEmptied) take_off_lists(span, word.owner());
     if (freed == Freed::kDelayed ||
         // A hint, confirmed under the lock. Acquire: pairs with the owner's release store. After
@@ -120,7 +127,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// list or were never carved.
   Freed owned_to_shared(SpanRef span, CacheNumber me, std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
-    return share(pages_.cache(me), span, free_blocks, me, me);
+    return share(pages_.cache(me), span, free_blocks, me);
   }
 
   /// Any thread but the owner: takes the remote list of a span that cache `owner` owns, if the span
@@ -143,29 +150,54 @@ class SpanProtocol : public SpanRepair<Pages> {
     return list;
   }
 
-  /// Owned -> shared, into abandoned list `new_owner`, under the lock of cache `me`,
-  /// when its thread ends. The blocks that are free in the span, on its lists or never
-  /// carved, are not counted.
-  void owned_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner) {
-    abandon(span, me, new_owner, 0, true);
+  /// Owned -> abandoned, as it is, when the thread of cache `me` ends: what is free in the span, on
+  /// its lists or never initialised, nobody has counted. There is some. Returns what a hint has led
+  /// to that was in the way of the span's own, for the pool.
+  SpanChain owned_to_abandoned(SpanRef span, CacheNumber me) {
+    pages_.hide_from_owner(pages_.cache(me), span);
+    {
+      const CacheGuard guard(*this, me);  // nobody borrows from it meanwhile
+      forget_as_owned(span, me, 0);
+      span->expect_frees(1);  // none will be uncollected
+      span->word.leave_uncounted();
+    }
+    SpanChain seen;
+    if (pages_.show_abandoned(span)) return seen;
+    // Its hint may be that of a former class. (One more is put right with each such span.)
+    if (const SpanRef other = pages_.take_any_abandoned()) look_at_hint(other, seen);
+    return seen;
   }
-  /// The change of owned_to_abandoned() for a span whose free blocks were counted: there are
-  /// `free_blocks`. True: the span is empty, and the caller's.
-  bool counted_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner,
-                            std::uint32_t free_blocks) {
-    CacheGuard guard(*this, me);
-    return abandon(span, me, new_owner, free_blocks, false);
+  /// Counts an abandoned span, if it still is one that nobody has counted. kEmptied: it is the
+  /// caller's. kRefused: it is damaged, and withdrawn.
+  SPANALLOC_COLD Freed count_abandoned(SpanRef span) {
+    if (!span->load_word().is_uncounted()) return Freed::kDone;
+    return with_abandoned(span, [](SpanWord, bool) {});
   }
-
-  /// The caller becomes owner of a partial span of abandoned list `from` whose free blocks nobody
-  /// has counted; one of the first `look_at` of its class.
-  OwnedSpan uncounted_to_owned(CacheNumber from, ClassId c, CacheNumber me, std::uint32_t look_at) {
-    Lists& cache = pages_.cache(from);
-    if (cache.uncounted.load_relaxed() == 0 || cache.partial[index_of(c)].is_empty()) return {};
-    CacheGuard guard(*this, from);
-    return first_owned(cache.partial[index_of(c)], look_at, [&](SpanRef span) {
-      return span->is_uncounted() ? shared_to_owned(cache, span, c, me) : OwnedSpan{};
-    });
+  /// Adoption: makes the caller owner of a span of the class that nobody owns and that has a free
+  /// block. None: `hints` have been followed, or there are no more; or one has led to what is in
+  /// `seen`: an empty span, which is the caller's, or a damaged one.
+  OwnedSpan abandoned_to_owned(ClassId c, CacheNumber me, std::uint32_t& hints, SpanChain& seen) {
+    for (; hints != 0; --hints) {
+      SpanRef span = pages_.take_abandoned(c, me);
+      if (!span) {
+        hints = 1;  // the last one: what another class's leads to may be of this class
+        if (const SpanRef other = pages_.take_any_abandoned()) look_at_hint(other, seen);
+        if (seen.has_nothing()) span = pages_.take_abandoned(c, me);
+        if (!span) continue;
+      }
+      const auto held = span->word.hold();
+      if (!held.done) continue;  // it was adopted, or emptied, or lives another life
+      // But for frees the thread has it alone: its class stays.
+      if (span->class_id() == c && serves(span, held.before)) {
+        const auto [before, after, taken] = span->word.own(me, pages_.capacity(c));
+        SPANALLOC_ASSERT(taken && before.is_held());
+        span->expect_first_clock();
+        return {span, pages_.cut_lists(span, before.head())};
+      }
+      note(seen, span, count_and_let_go(span, held.before));
+      if (!seen.has_nothing()) break;
+    }
+    return {};
   }
 
   /// Makes the caller owner of a partial span on its own cache's list of the class.
@@ -175,41 +207,6 @@ class SpanProtocol : public SpanRepair<Pages> {
     if (cache.partial[index_of(c)].is_empty()) return {};
     CacheGuard guard(*this, me);
     return take_partial(cache, c, me);
-  }
-
-  /// Adoption: makes the caller owner of a partial span of the class on an abandoned list. The
-  /// caller's own abandoned list comes first, and threads that begin and end all the time get on
-  /// with it alone. A busy one of the others is skipped unless `wait`, since the pool may have a
-  /// span, too. Spans abandoned meanwhile serve the next call.
-  OwnedSpan abandoned_to_owned(const AbandonedLists& abandoned_lists, ClassId c, CacheNumber me,
-                               bool wait = false) {
-    // No abandoned list shows a partial span (I5).
-    if (abandoned_lists.of_class[index_of(c)].load_relaxed() == 0) return {};
-    const CacheNumber home = abandoned_lists.home_of(me);
-    if (!pages_.cache(home).partial[index_of(c)].is_empty()) {
-      CacheGuard guard(*this, home);
-      if (const OwnedSpan owned = take_partial(pages_.cache(home), c, me)) return owned;
-    }
-    // The bit of its own list is left to others: the next thread that ends here would set it again.
-    const unsigned home_bit = pages_.cache(home).abandoned.number();
-    std::uint64_t holders = abandoned_lists.of_class[index_of(c)].load_relaxed();
-    if (!wait) holders &= ~(std::uint64_t{1} << home_bit);
-    for (holders = std::rotr(holders, static_cast<int>(home_bit)); holders != 0;
-         holders &= holders - 1) {
-      const unsigned bit = (home_bit + static_cast<unsigned>(std::countr_zero(holders))) % 64;
-      const CacheNumber from = abandoned_lists.numbers[bit];
-      Lists& abandoned_list = pages_.cache(from);
-      if (wait) {
-        Base::lock_cache(from);
-      } else if (!abandoned_list.lock.try_lock()) {
-        continue;
-      }
-      const OwnedSpan owned = take_partial(abandoned_list, c, me);
-      if (abandoned_list.partial[index_of(c)].is_empty()) abandoned_list.abandoned.hide(c);
-      Base::unlock_cache(abandoned_list);
-      if (owned) return owned;
-    }
-    return {};
   }
 
   /// When memory is out: makes the caller owner of any span of its nearly full list with a free
@@ -240,19 +237,15 @@ class SpanProtocol : public SpanRepair<Pages> {
     for (const std::uint64_t classes : cache.classes) any = any || classes != 0;
     return any;
   }
-  /// When the owner ends: gives the shared spans of cache `me` to `new_owner`, and
-  /// empty ones to the caller.
-  SpanChain abandon_all(CacheNumber me, CacheNumber new_owner) {
+  /// When the owner ends: abandons the shared spans of cache `me`. Empty ones are the caller's.
+  SpanChain abandon_all(CacheNumber me) {
     Lists& cache = pages_.cache(me);
-    // I3
-    SPANALLOC_ASSERT(!cache.is_abandoned_list() && pages_.cache(new_owner).is_abandoned_list());
     SpanChain emptied;
     CacheGuard guard(*this, me);
-    CacheGuard abandoned_guard(*this, new_owner);
     cache.has_delayed.store_relaxed(0);
     const auto abandon_one = [&](SpanRef span) {
       pages_.hide_from_owner(cache, span);
-      note(emptied, span, collect_into(new_owner, cache, span, span->uncollected()));
+      note(emptied, span, abandon(cache, span, span->uncollected()));
     };
     for_each_on(cache.delayed, abandon_one);
     for_each_on(cache.full, abandon_one);
@@ -268,22 +261,26 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Any thread: calls f(lists, word) under the lock of the cache that has the shared span, if the
-  /// span is on one of its lists. Without `wait` not if the lock is busy. Nobody becomes the span's
-  /// owner until f returns. The span may be claimed (I2), but its claimer waits for the lock.
+  /// Any thread: calls f(word, is_abandoned) for a shared span, under the lock of the cache that
+  /// has it on one of its lists, or while the thread holds the abandoned one, which is counted
+  /// then. Without `wait` not if the lock is busy. Nobody becomes the span's owner until f returns.
+  /// (A cache's may be claimed (I2), but its claimer waits for the lock.) kEmptied: the span was
+  /// abandoned, is empty, and the caller's. kRefused: it was, is damaged, and withdrawn.
   template <class F>
-  SPANALLOC_COLD void with_shared(SpanRef span, bool wait, F&& f) {
+  SPANALLOC_COLD Freed with_shared(SpanRef span, bool wait, F&& f) {
     const SpanWord word = span->load_word();
-    if (word.state() != SpanState::kShared || word.owner() == kNobody) return;
+    if (word.is_abandoned()) return with_abandoned(span, f);
+    if (word.state() != SpanState::kShared || word.owner() == kNobody) return Freed::kDone;
     Lists& cache = pages_.cache(word.owner());
     if (wait) {
       Base::lock_cache(word.owner());
     } else if (!cache.lock.try_lock()) {
-      return;
+      return Freed::kDone;
     }
     const SpanWord now = span->word.load_acquire();
-    if (now.is(word.owner(), SpanState::kShared) && span->list() != ListId::kNone) f(cache, now);
+    if (now.is(word.owner(), SpanState::kShared) && span->list() != ListId::kNone) f(now, false);
     Base::unlock_cache(cache);
+    return Freed::kDone;
   }
 
   /// The thread that claimed the span (I2) takes it off its last owner's lists.
@@ -295,6 +292,29 @@ class SpanProtocol : public SpanRepair<Pages> {
     if (pages_.capacity(span->class_id()) == 1) return;
     CacheGuard guard(*this, owner);
     if (span->list() != ListId::kNone) unlink(pages_.cache(owner), span);
+  }
+
+  /// In a fork's child that makes the stacks of abandoned spans anew. True: the span is one, and
+  /// has been seen to. (One whose holder vanished may be empty, and says free by now.)
+  SPANALLOC_COLD bool recover_abandoned(SpanRef span) {
+    const SpanWord word = span->load_word();
+    if (!word.is_abandoned() && !word.is_held()) return false;
+    if (span->is_withdrawn()) {
+      if (word.is_held()) withdraw_held(span);
+      return true;
+    }
+    if (word.is_held()) {
+      // Its holder may have counted it or not, or have been purging its pages.
+      pages_.unlink_purged(span, word.head());
+      const std::uint32_t capacity = pages_.capacity(span->class_id());
+      const std::uint32_t free = Base::count_free(span, word.head());
+      if (free > capacity) return withdraw_held(span), true;  // the program has damaged it
+      span->word.set(word.with_outstanding(capacity - free));
+      if (let_go(span) == Freed::kEmptied) return false;
+    } else if (serves(span, word)) {
+      pages_.show_abandoned(span);
+    }
+    return true;
   }
 
   /// In a fork's child, of a span on a list with the delayed bit: the thread that set the bit may
@@ -332,11 +352,6 @@ class SpanProtocol : public SpanRepair<Pages> {
     // the lock. It may live another life by now; then the delayed list does no harm.
     const SpanWord now = span->word.load_acquire();
     if (!now.is(owner, SpanState::kShared) || span->list() == ListId::kNone) return Freed::kDone;
-    if (cache.is_abandoned_list()) {
-      unlink(cache, span);
-      place(span, now);
-      return Freed::kDone;
-    }
     if (!claim_if_empty(span)) {
       if (span->list() != ListId::kDelayed) unlink(cache, span);
       push_delayed(cache, span);
@@ -381,11 +396,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(before.state() == SpanState::kShared && span->class_id() == c);  // I1
     SPANALLOC_ASSERT(is_empty_only_if_delayed(*span.record, before));                 // I4
     const bool is_nearly_full =
-        !span->is_uncounted() &&
         (before.outstanding() - span->uncollected()) * 2 >= pages_.capacity(c);
     unlink(cache, span);
     span->expect_first_clock();
-    forget_uncounted(cache, span);
     return {span, pages_.cut_lists(span, before.head()), is_nearly_full};
   }
 
@@ -397,20 +410,19 @@ class SpanProtocol : public SpanRepair<Pages> {
            SpinLock::generation() != 0;
   }
 
-  // Under the locks of `from`, which has the span, and of cache `to`: counts what its owner has
-  // freed, and puts the span on the list of `to` that its free blocks ask for. kEmptied: it is on
-  // no list, and the caller's. kRefused: it is retired; the caller reports it when it holds nothing
-  // else.
-  SPANALLOC_INLINE Freed collect_into(CacheNumber to, Lists& from, SpanRef span,
+  // Under the lock of `cache`, which has the span: counts what its owner has freed, and puts the
+  // span on the list that its free blocks ask for. kEmptied: it is on no list, and the caller's.
+  // kRefused: it is retired; the caller reports it when it holds nothing else.
+  SPANALLOC_INLINE Freed collect_into(CacheNumber owner, Lists& cache, SpanRef span,
                                       std::uint32_t count) {
-    SPANALLOC_ASSERT(Base::may_change(from) && Base::may_change(pages_.cache(to)));  // I3
+    SPANALLOC_ASSERT(Base::may_change(cache));
     SPANALLOC_ASSERT(span->load_word().state() != SpanState::kShared ||
                      span->list() != ListId::kNone);  // I1
-    const auto [freed, word] = span->word.collect(count, to);
+    const auto [freed, word] = span->word.collect(count, owner);
     if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) {
-      Base::retire(from, span);
+      Base::retire(cache, span);
     } else if (freed == Freed::kEmptied || word.state() != SpanState::kFree) {
-      if (span->list() != ListId::kNone) unlink(from, span);
+      if (span->list() != ListId::kNone) unlink(cache, span);
       if (freed == Freed::kDone) place(span, word);
     }  // else its claimer waits for this lock
     return freed;
@@ -418,41 +430,81 @@ class SpanProtocol : public SpanRepair<Pages> {
   Freed collect(Lists& cache, SpanRef span) {
     return collect_into(span->load_word().owner(), cache, span, span->uncollected());
   }
-  // Owned by `me` -> shared by `to`, under the locks of both.
-  SPANALLOC_INLINE Freed share(Lists& mine, SpanRef span, std::uint32_t free_blocks, CacheNumber me,
-                               CacheNumber to) {
+  // Owned by `me` -> shared by it, under its lock.
+  SPANALLOC_INLINE Freed share(Lists& mine, SpanRef span, std::uint32_t free_blocks,
+                               CacheNumber me) {
+    forget_as_owned(span, me, free_blocks);
+    return collect_into(me, mine, span, free_blocks);
+  }
+  void forget_as_owned(SpanRef span, CacheNumber me, std::uint32_t free_blocks) {
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
     SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
     span->forget_list();
     span->forget_watch();
-    return collect_into(to, mine, span, free_blocks);
   }
+  // Owned or shared by `cache` -> nobody's, under its lock: as collect_into(), but that the span is
+  // on no list afterwards. (From its word on another thread may adopt it.)
+  Freed abandon(Lists& cache, SpanRef span, std::uint32_t free_blocks) {
+    SPANALLOC_ASSERT(Base::may_change(cache));  // I3
+    const bool is_listed = span->list() != ListId::kNone;
+    span->expect_frees(1);  // none is uncounted
+    if (is_listed && span->load_word().state() != SpanState::kFree) unlink(cache, span);
+    const std::uint32_t capacity = pages_.capacity(span->class_id());
+    const auto [freed, word] = span->word.collect(free_blocks, kNobody);
+    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) Base::retire(cache, span);
+    if (freed == Freed::kDone && word.is_abandoned() && word.outstanding() < capacity)
+      pages_.show_abandoned(span);
+    return freed;
+  }
+
+  // --- Of an abandoned span that the thread holds ------------------------------------------------
+
+  // Shows the span of a hint that was taken, if it is an abandoned one, where it belongs.
+  void look_at_hint(SpanRef span, SpanChain& seen) {
+    if (const auto held = span->word.hold(); held.done)
+      note(seen, span, count_and_let_go(span, held.before));
+  }
+  // `word`: before it was held.
+  bool serves(SpanRef span, SpanWord word) const {
+    return !span->is_withdrawn() &&
+           (word.is_uncounted() || word.outstanding() < pages_.capacity(span->class_id()));
+  }
+  // kEmptied: it is the caller's.
+  Freed let_go(SpanRef span) {
+    const bool is_to_be_found = serves(span, span->load_word());
+    const Freed freed = span->word.let_go();
+    if (freed == Freed::kDone && is_to_be_found) pages_.show_abandoned(span);
+    return freed;
+  }
+  // Besides, kRefused: the program has damaged it.
+  Freed count_and_let_go(SpanRef span, SpanWord before) {
+    return count_if_uncounted(span, before) ? let_go(span) : Freed::kRefused;
+  }
+  bool count_if_uncounted(SpanRef span, SpanWord before) {
+    if (!before.is_uncounted()) return true;
+    // (What others have freed, the word has counted.)
+    if (span->word.count_held(Base::count_free(span, BlockOffset::kNone))) return true;
+    withdraw_held(span);
+    return false;
+  }
+  SPANALLOC_COLD void withdraw_held(SpanRef span) {
+    span->free_list().clear();
+    span->rest().clear();
+    span->set_withdrawn(true);
+    span->word.retire(kNobody, SpanState::kShared, pages_.capacity(span->class_id()));
+  }
+  template <class F>
+  Freed with_abandoned(SpanRef span, F&& f) {
+    const auto held = span->word.hold();
+    if (!held.done) return Freed::kDone;
+    if (!count_if_uncounted(span, held.before)) return Freed::kRefused;
+    if (!span->is_withdrawn()) f(span->word.load_acquire(), true);
+    return let_go(span);
+  }
+
   void note(SpanChain& emptied, SpanRef span, Freed freed) {
     if (freed == Freed::kEmptied) chain(emptied, span);
     if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) emptied.damaged = span.number;
-  }
-
-  bool abandon(SpanRef span, CacheNumber me, CacheNumber new_owner, std::uint32_t free_blocks,
-               bool uncounted) {
-    Lists& mine = pages_.cache(me);
-    Lists& abandoned_list = pages_.cache(new_owner);
-    SPANALLOC_ASSERT(abandoned_list.is_abandoned_list());  // I3
-    pages_.hide_from_owner(mine, span);
-    CacheGuard guard(*this, new_owner);
-    span->set_uncounted(uncounted);
-    const Freed freed = share(mine, span, free_blocks, me, new_owner);
-    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) pages_.corrupted(span);
-    if (freed == Freed::kEmptied) return true;
-    if (uncounted)
-      abandoned_list.uncounted.store_relaxed(abandoned_list.uncounted.load_relaxed() + 1);
-    return false;
-  }
-
-  // Under the lock of the cache that shared the span.
-  static void forget_uncounted(Lists& cache, SpanRef span) {
-    if (!span->is_uncounted()) return;
-    span->set_uncounted(false);
-    cache.uncounted.store_relaxed(cache.uncounted.load_relaxed() - 1);
   }
 };
 

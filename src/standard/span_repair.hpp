@@ -27,6 +27,9 @@ namespace spanalloc::standard {
 ///   std::uint32_t purged_blocks(SpanRef)               how many are free and on no list
 ///   std::uint32_t list_length(SpanRef, Block*)         of a shared span; more than it has: damaged
 ///   [[noreturn]] void corrupted(SpanRef)               more blocks were freed than allocated
+///   bool show_abandoned(SpanRef)                       abandoned_spans.hpp: show(), take(),
+///   SpanRef take_abandoned(ClassId, CacheNumber),
+///           take_any_abandoned()                       take_any()
 ///   void hide_from_owner(const Lists&, SpanRef)        the span is no longer that cache's
 template <class Pages>
 class SpanRepair : public SpanPlacement<Pages> {
@@ -39,7 +42,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   using Base::Base, Base::place, Base::push_delayed, Base::unlink;
   using typename Base::Lists;
 
-  /// Holds the lock of a cache or abandoned list, whose lists are whole.
+  /// Holds the lock of a cache, whose lists are whole.
   class [[nodiscard]] CacheGuard {
    public:
     CacheGuard(SpanRepair& repair, CacheNumber number)
@@ -58,10 +61,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   void lock_cache(CacheNumber number) {
     if (pages_.cache(number).lock.lock() == Locked::kOwnerDied) remake_lists(number);
   }
-  void unlock_cache(Lists& cache) {
-    SPANALLOC_ASSERT(Base::abandoned_are_shown(cache));  // I5
-    cache.lock.unlock();
-  }
+  void unlock_cache(Lists& cache) { cache.lock.unlock(); }
 
   /// Stops the use of what is free in a damaged span. The caller holds the lock of `cache`,
   /// which shares the span, or which is the calling thread's and owns it. The span's free blocks
@@ -79,26 +79,27 @@ class SpanRepair : public SpanPlacement<Pages> {
     end_lists(cache, span, SpanState::kShared);
   }
   /// Retires an owned span of a vanished thread, which was about to take or leave it, or whose
-  /// lists the program has damaged. Abandoned list `new_owner` owns it. It keeps its lists, whose
-  /// blocks count as out, so it never becomes empty; and a child that is forked on the way finds
-  /// them as they were, and does all of this again. (Others may free into the span at any moment.
-  /// They may borrow what was freed, but that happens under the lock of its owner.)
-  SPANALLOC_COLD void retire_for_vanished(SpanRef span, CacheNumber new_owner) {
+  /// lists the program has damaged. Nobody owns it from here on. It keeps its lists, whose blocks
+  /// count as out, so it never becomes empty; and a child that is forked on the way finds them as
+  /// they were, and does all of this again. (Others may free into the span at any moment. They may
+  /// borrow what was freed, but that happens under the lock of its owner.)
+  SPANALLOC_COLD void retire_for_vanished(SpanRef span) {
     const CacheGuard guard(*this, span->load_word().owner());
     span->forget_list();
-    span->set_retired(true);
+    span->set_withdrawn(true);
     span->expect_frees(1);  // before others find the span shared, of which only its owner sets it
-    span->word.hand_over(new_owner);
+    span->word.hand_over(kNobody);
   }
   /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has
   /// taken it meanwhile. Its blocks count as out from here on, and others of the span with
   /// them, so that the span never becomes empty. What its owner freed stays the owner's, who
   /// may be in the middle of a free.
   SPANALLOC_COLD void discard_remotes(SpanRef span, BlockOffset newest) {
-    for (CacheNumber owner = span->load_word().owner(); owner != kNobody;) {
+    const auto capacity = [&] { return pages_.capacity(span->class_id()); };
+    for (CacheNumber owner = span->load_word().owner();;) {
+      if (owner == kNobody) return (void)span->word.drop_remotes(owner, newest, capacity);
       const CacheGuard guard(*this, owner);
-      const auto [before, after, dropped] =
-          span->word.drop_remotes(owner, newest, [&] { return pages_.capacity(span->class_id()); });
+      const auto [before, after, dropped] = span->word.drop_remotes(owner, newest, capacity);
       if (!dropped && before.owner() != owner) {
         owner = before.owner();
         continue;
@@ -109,7 +110,7 @@ class SpanRepair : public SpanPlacement<Pages> {
       if (after.state() != SpanState::kShared || span->list() == ListId::kNone) return;
       Lists& cache = pages_.cache(owner);
       unlink(cache, span);
-      return cache.is_abandoned_list() ? place(span, after) : push_delayed(cache, span);
+      return push_delayed(cache, span);
     }
   }
 
@@ -153,6 +154,19 @@ class SpanRepair : public SpanPlacement<Pages> {
     pages_.note_repair();
   }
 
+ protected:
+  // How many blocks are free in a span whose lists nobody changes: on these, on a remote list that
+  // begins so, or never carved, or purged. More than it has: the program has damaged it.
+  SPANALLOC_COLD std::uint32_t count_free(SpanRef span, BlockOffset remotes) const {
+    std::uint32_t free = pages_.capacity(span->class_id()) - span->carved() +
+                         pages_.purged_blocks(span) +
+                         pages_.list_length(span, span->free_list().first()) +
+                         pages_.list_length(span, span->rest().first());
+    if (remotes != BlockOffset::kNone)
+      free += pages_.list_length(span, pages_.block_at_offset(span, remotes));
+    return free;
+  }
+
  private:
   static constexpr std::uint32_t kNeverLooked = UINT32_MAX / 2;
 
@@ -163,13 +177,13 @@ class SpanRepair : public SpanPlacement<Pages> {
     span->rest().clear();
     if (state != SpanState::kOwned) {
       if (span->list() != ListId::kNone) unlink(cache, span);
-      span->set_retired(true);
+      span->set_withdrawn(true);
     }
     const CacheNumber owner = span->load_word().owner();
     if (span->word.retire(owner, state, pages_.capacity(span->class_id()))) {
       span->expect_frees(kNeverLooked);
     } else {
-      span->set_retired(false);  // its claimer waits for this lock
+      span->set_withdrawn(false);  // its claimer waits for this lock
     }
   }
 
@@ -182,20 +196,14 @@ class SpanRepair : public SpanPlacement<Pages> {
     const SpanWord word = span->load_word();
     const CacheNumber owner = word.owner();
     span->forget_list();
-    if (word.state() != SpanState::kShared || span->is_retired()) return;
+    if (word.state() != SpanState::kShared || span->is_withdrawn()) return;
     // Its list followed from the event that was set for the span. That must stay, because the owner
     // may be in the middle of a free. The owner will collect the span. The lock's last holder may
     // have been purging its pages
     pages_.unlink_purged(span, word.head());
     if (pages_.is_mine(owner)) return push_delayed(pages_.cache(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
-    std::uint32_t free = capacity - span->carved() + pages_.purged_blocks(span) +
-                         pages_.list_length(span, span->free_list().first()) +
-                         pages_.list_length(span, span->rest().first());
-    if (word.head() != BlockOffset::kNone) {
-      free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
-    }
-    span->set_uncounted(false);
+    const std::uint32_t free = count_free(span, word.head());
     // The program has damaged the span. There is no report, because the other lists are not whole
     // yet, and the caller may have a span in its hands.
     if (free > capacity) return retire(pages_.cache(owner), span);

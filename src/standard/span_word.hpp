@@ -2,22 +2,33 @@
 // blocks freed by other threads begins. Each change of these is one compare-and-swap of the word,
 // so the last free of a shared span and the span's becoming free are one atomic step.
 //
-//   bits 63..40  owner: number of a cache record or abandoned list; kNobody: a span of one block
+//   bits 63..40  owner: number of a cache record; kNobody: a span of one block, or one that its
+//                thread has abandoned
 //   bits 39..38  state
 //   bit  37      always 0
-//   bit  36      delayed: another thread has freed since the owner last collected (in a cached
-//                large span's word: below)
+//   bit  36      delayed: another thread has freed since the owner last collected (in the words of
+//                abandoned and of cached large spans: below)
 //   bits 35..16  remote head: BlockOffset of the block that another thread freed last; kNone: none
 //   bits 15..0   outstanding: blocks that count as out
+//
+// A span that nobody owns is on no list and counts exactly: `outstanding` are its live blocks. So
+// the free that brings that to 0 makes it free, without a lock. A span of one block is nobody's
+// from its allocation to its free. One of several blocks is abandoned, and nobody's, from its
+// thread's end until another thread adopts it; its delayed bit tells it from the other kind.
+// A thread may hold an abandoned span: then it has it alone, but for frees. One that its thread has
+// left as it was has free blocks that nobody has counted, and which count as out: with the first
+// free into it it is held and counted, if it is not adopted before.
 //
 // Words that are not of an owned or shared span of several blocks:
 //
 //   all bits 0                         never used, or its heap was destroyed
 //   a cache's, free                    emptied while it was that cache's; the remote list stays
 //   nobody's, shared, 1 outstanding    a span of one block, whose block is out (kLargeInUse)
-//   nobody's, free                     such a span, freed: its taker's, in a pool, or the arena's;
-//                                      also what a fork's child makes of one that it finds free
-//                                      (kLargeFree)
+//   nobody's, shared, delayed          an abandoned span
+//   nobody's, held                     an abandoned span that nobody has counted
+//   nobody's, held, delayed            either of them while a thread holds it
+//   nobody's, free                     emptied: its taker's, in a pool, or the arena's; also what a
+//                                      fork's child makes of one that it finds free (kLargeFree)
 //   a cache's, free, delayed, no head  such a span, freed: a cached large span (cached_of)
 //
 // (An emptied span may have the delayed bit, too;
@@ -27,8 +38,7 @@
 // collected, where `collected` are the blocks that the owner has freed and counted into
 // the word. The program holds
 //   shared span:  outstanding - uncollected (the owner's frees that the word does not count yet);
-//                 of an abandoned span that is `uncounted` less the blocks on its lists and those
-//                 never carved
+//                 there are none of a span that nobody owns
 //   owned span:   outstanding - blocks on the owner's lists - blocks never carved
 //
 // There is no ABA problem: every change is a function of the word alone. Other changes may
@@ -49,7 +59,8 @@ enum class SpanState : std::uint64_t {
   /// Never used, the arena's, in a pool, a cached large span, or on its way to one of these
   kFree = 0,
   kOwned = 1,   ///< the owner takes blocks from it, or has just used it up
-  kShared = 2,  ///< on one of the owner's lists; if nobody owns it, its one block is out
+  kShared = 2,  ///< on one of the owner's lists; if nobody owns it, some of its blocks are out
+  kHeld = 3,    ///< nobody's, and what its word counts as out may be free: see above
 };
 
 struct SpanWord {
@@ -76,6 +87,11 @@ struct SpanWord {
   constexpr CacheNumber owner() const {
     return CacheNumber{static_cast<std::uint32_t>(bits >> kOwnerShift)};
   }
+  /// Of several blocks, and nobody's: not held either.
+  constexpr bool is_abandoned() const;
+  constexpr bool is_uncounted() const;  ///< abandoned, and nobody has counted its free blocks
+  constexpr bool is_held() const;       ///< a thread holds it
+  constexpr bool is_single() const;     ///< of one block, which is out
   /// Owner and state together: one comparison answers "is it shared, and mine?".
   constexpr std::uint64_t identity() const { return bits >> kIdentityShift; }
   constexpr bool is(CacheNumber owner, SpanState state) const {
@@ -105,11 +121,31 @@ struct SpanWord {
     return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | std::uint64_t{index_of(owner)}
                                                                    << kOwnerShift};
   }
+  /// By what is out. (A free word without a head must have no delayed bit: it would seem to be that
+  /// of a cached large span.)
+  constexpr SpanWord shared_or_free() const {
+    return outstanding() != 0 ? with_state(SpanState::kShared)
+                              : with_state(SpanState::kFree).with_delayed(false);
+  }
   friend constexpr bool operator==(SpanWord, SpanWord) = default;
 };
 
-/// Owner of spans of one block: no cache. They are on no list, and become free without a lock.
+/// Owner of spans of one block, and of those that their thread has abandoned: no cache.
 inline constexpr CacheNumber kNobody = SpanWord::kMaxOwner;
+
+constexpr bool SpanWord::is_abandoned() const {
+  return owner() == kNobody && is_delayed() == (state() == SpanState::kShared) &&
+         state() != SpanState::kFree;
+}
+constexpr bool SpanWord::is_uncounted() const {
+  return is(kNobody, SpanState::kHeld) && !is_delayed();
+}
+constexpr bool SpanWord::is_held() const {
+  return is(kNobody, SpanState::kHeld) && is_delayed();
+}
+constexpr bool SpanWord::is_single() const {
+  return is(kNobody, SpanState::kShared) && !is_delayed();
+}
 
 /// The word of a span of one block whose block is out.
 inline constexpr SpanWord kLargeInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
@@ -124,8 +160,9 @@ constexpr SpanWord cached_of(CacheNumber cache) {
 /// What became of blocks that were freed, or of a span whose owner has collected.
 enum class Freed : std::uint8_t {
   kDone,
-  kEmptied,  ///< done, and the span is free and the caller's, who must put it into the pool
-  kDelayed,  ///< done, by another thread for the first time since the owner collected
+  kEmptied,    ///< done, and the span is free and the caller's, who must put it into the pool
+  kDelayed,    ///< done, by another thread for the first time since the owner collected
+  kUncounted,  ///< done, and the caller counts the span, which is abandoned, if it still is
   /// Nothing has changed: by the word the blocks cannot all be out. Some block was freed before.
   kRefused,
 };
@@ -179,12 +216,12 @@ class AtomicSpanWord {
                        index_of(newest) <= SpanWord::kHeadMask);
       link(before.head());
       after = SpanWord{before.bits - count}.with_head(newest);  // outstanding: the lowest bits
-      freed = Freed::kDone;
+      freed = before.is_uncounted() ? Freed::kUncounted : Freed::kDone;
       if (before.state() == SpanState::kShared) {
         if (after.outstanding() == 0) {
           after = after.with_state(SpanState::kFree);
           freed = Freed::kEmptied;
-        } else if (!before.is_delayed()) {
+        } else if (!before.is_delayed() && before.owner() != kNobody) {
           after = after.with_delayed(true);
           freed = Freed::kDelayed;
         }
@@ -204,13 +241,45 @@ class AtomicSpanWord {
     return replace(word, SpanWord{word.bits - 1}.with_head(block));
   }
 
-  // --- By the owner, or under its lock -----------------------------------------------------------
-
   struct Change {
     SpanWord before;
     SpanWord after;
     bool done = false;
   };
+
+  // --- By a thread that holds an abandoned span, or would ----------------------------------------
+
+  /// Abandoned -> held. Acquire: what its last owner and those who freed have left. Not done: it is
+  /// not there to be held.
+  Change hold() {
+    return change_by([&](SpanWord before, SpanWord& after) {
+      after = before.with_state(SpanState::kHeld).with_delayed(true);
+      return before.is_abandoned();
+    });
+  }
+  /// Counts `count` blocks of a held span, which its last owner has freed. False: more than are
+  /// out.
+  bool count_held(std::uint32_t count) {
+    return change_by([&](SpanWord before, SpanWord& after) {
+             SPANALLOC_ASSERT(before.is_held());
+             if (count > before.outstanding()) return false;
+             after = before.with_outstanding(before.outstanding() - count);
+             return true;
+           })
+        .done;
+  }
+  /// Held -> abandoned, by a holder that knows it as counted. kEmptied: no block is out, and the
+  /// span is the caller's.
+  Freed let_go() {
+    const Change change = change_by([&](SpanWord before, SpanWord& after) {
+      SPANALLOC_ASSERT(before.is_held());
+      after = before.shared_or_free();
+      return true;
+    });
+    return change.after.state() == SpanState::kFree ? Freed::kEmptied : Freed::kDone;
+  }
+
+  // --- By the owner, or under its lock -----------------------------------------------------------
 
   /// Takes the whole remote list of an owned span: the owner, or a borrower that holds the owner's
   /// lock.
@@ -224,16 +293,16 @@ class AtomicSpanWord {
     if (!change.done) return {};
     return {change.before.head(), capacity - change.before.outstanding()};
   }
-  /// Counts `count` blocks that the owner has freed. The span is shared from here on, by `owner`,
-  /// or free if no block is out. kRefused: more than were out. (The word says "free" and kDone:
-  /// another thread has claimed the span, whose claimer waits for the lock.)
+  /// Counts `count` blocks that the owner has freed. The span is shared from here on, by `owner`
+  /// (kNobody: abandoned), or free if no block is out. kRefused: more than were out. (The word says
+  /// "free" and kDone: another thread has claimed the span, and waits for the lock.)
   SPANALLOC_INLINE Outcome collect(std::uint32_t count, CacheNumber owner) {
+    const SpanWord shared =
+        SpanWord::make(owner, SpanState::kShared, 0).with_delayed(owner == kNobody);
     const Change change = change_by([&](SpanWord before, SpanWord& after) {
       if (before.state() == SpanState::kFree || count > before.outstanding()) return false;
-      after = before.with_outstanding(before.outstanding() - count)
-                  .with_owner(owner)
-                  .with_delayed(false);
-      after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kShared);
+      after = SpanWord{shared.bits | (before.outstanding() - count)}.with_head(before.head());
+      if (after.outstanding() == 0) after = after.shared_or_free();
       return true;
     });
     if (change.done) {
@@ -277,10 +346,19 @@ class AtomicSpanWord {
         },
         bits_.load_acquire());
   }
-  /// Owned -> shared by `owner`, whatever its lists hold.
+  /// Owned -> abandoned, with all that is free counted as out, but what others have freed.
+  void leave_uncounted() {
+    change_by([&](SpanWord before, SpanWord& after) {
+      SPANALLOC_ASSERT(before.state() == SpanState::kOwned);
+      // (The bit is set where the program has damaged the span: retire().)
+      after = before.with_state(SpanState::kHeld).with_owner(kNobody).with_delayed(false);
+      return true;
+    });
+  }
+  /// Owned -> shared by `owner`, whatever its lists hold; delayed, as retire() has it.
   void hand_over(CacheNumber owner) {
     change_by([&](SpanWord before, SpanWord& after) {
-      after = before.with_state(SpanState::kShared).with_owner(owner);
+      after = before.with_state(SpanState::kShared).with_owner(owner).with_delayed(true);
       return true;
     });
   }

@@ -229,7 +229,6 @@ class ThreadCache : public ThreadState<Config> {
   void collect_delayed() {
     heap->put_in_pool(heap->protocol().collect_delayed(cache->number), shard());
   }
-  void collect_uncounted_if_due() { Refill<Config>::collect_uncounted_if_due(*this); }
 
  private:
   template <class Caller>

@@ -59,8 +59,7 @@ struct ThreadLife {
     if (SPANALLOC_UNLIKELY(thread.exited) && thread.cache != nullptr) detach(thread);
   }
 
-  /// Gives the cache record back: spans with blocks out go to an abandoned list, empty ones to the
-  /// pool.
+  /// Gives the cache record back: spans with blocks out are abandoned, empty ones go to the pool.
   static void detach(auto& thread) {
     auto& cache = *thread.cache;
     auto& heap = *thread.heap;
@@ -78,19 +77,14 @@ struct ThreadLife {
       heap.pool_large_spans_of(cache, thread.shard());
       cache.large_spans.forget();
     }
-    const CacheNumber new_owner = heap.abandoned_lists().home_of(cache.number);
-    if (heap.protocol().may_have_shared(cache.number)) {
-      heap.put_in_pool(heap.protocol().abandon_all(cache.number, new_owner), thread.shard());
-    }
-    // The current spans last: they are uncounted, and those are looked for at the front of the
-    // list. They keep their lists as they are: the next thread here is likely to adopt them, and
-    // then needs no count of their free blocks.
-    {
-      const auto guard = thread.lock_lists();
-      cache.owned.abandon_all(thread, [&](SpanRef span) {
-        heap.protocol().owned_to_abandoned(span, cache.number, new_owner);
-      });
-    }
+    if (heap.protocol().may_have_shared(cache.number))
+      heap.put_in_pool(heap.protocol().abandon_all(cache.number), thread.shard());
+    // The current spans last, which the next thread here is likely to adopt, as they are.
+    cache.owned.abandon_all(thread, [&](SpanRef span) {
+      const SpanChain seen = heap.protocol().owned_to_abandoned(span, cache.number);
+      heap.note_uncounted();  // after it: who looks for such spans forgets the note first
+      heap.put_in_pool(seen, thread.shard());
+    });
     thread.owned_identity = thread.kNoIdentity;
     thread.set_cache(nullptr);
     thread.set_map(kNoMap);
@@ -106,8 +100,6 @@ struct ThreadLife {
     if (!thread.pages->is_started()) return false;
     SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     const auto inside = thread.enter();
-    // To count them with
-    if (thread.cache == nullptr && heap.has_uncounted_abandoned()) attach(thread);
     if (thread.cache != nullptr) {
       auto& cache = *thread.cache;
       cache.magazines.give_all_back(thread);
@@ -116,7 +108,6 @@ struct ThreadLife {
       heap.put_in_pool(heap.protocol().collect_delayed(cache.number), thread.shard());
       // Shared, the thread's spans serve it as well, and their free pages can be purged.
       cache.owned.share_all(thread);
-      Refill<Config>::collect_uncounted(thread, UINT32_MAX, UINT32_MAX);
     }
     heap.pool_all_unused(thread.shard());
     detach_if_exited(thread);

@@ -54,7 +54,6 @@ class TimedWork {
     const bool has_more = thread.pages->memory_return.purge_if_due(now);
     if (has_more) events_ = kWrap - kWrap / kEvents;  // this thread goes on with its next event
     thread.collect_delayed();
-    thread.collect_uncounted_if_due();
     look_at_spans(thread, now);
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;
     last_ms_ = now;

@@ -2,8 +2,8 @@
 // Parallelism", IBM RJ 5118, 1986), as the scalloc paper's span-pool uses it.
 //
 // Elements are numbers 1 .. 2^32-1 (0 is "none"); where an element keeps its link is the caller's
-// affair: `links(n)` must return an `Atomic<uint32_t>&` that stays readable for ever and that
-// nothing else writes while the element is in a stack.
+// affair: `links(n)` must return what loads and stores one as an `Atomic<uint32_t>&` does, and
+// stays readable for ever; nothing else writes it while the element is in a stack.
 //
 // Invariant: top.number heads a null-terminated chain of links; every element of the chain is in
 // this stack and in no other. ABA: a pop that read (top, next) may be overtaken by pops and pushes

@@ -51,7 +51,7 @@ struct Forked : Scene {
     std::uint32_t just_freed = 0;
     this->pages().arena.walk([&](std::uint32_t number, std::size_t, bool free) {
       const auto span = this->pages().span(standard::SpanNumber{number});
-      if (free || span->is_retired() || Scene::Classes::has_one_block(span->class_id())) return;
+      if (free || span->is_withdrawn() || Scene::Classes::has_one_block(span->class_id())) return;
       const std::uint32_t out = span->load_word().outstanding() - span->uncollected();
       const std::uint32_t blocks = this->blocks_missing(span);
       MODEL_CHECK(out != 0 && out >= blocks);
@@ -201,6 +201,33 @@ struct EndsWithLoan : StandardWorld {
     } else {
       malloc(kThree);
       end();
+    }
+  }
+};
+// One frees into a span that its thread has left uncounted, and another one holds it, as a purge
+// does.
+struct LeftIsCounted : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  LeftIsCounted() {
+    start_with(kHelper, kFour, p);
+    start_freed(kHelper, p[2]);
+    start_ended(kHelper);
+    for (unsigned self = 0; self < 2; ++self) start_attached(self);
+  }
+  void thread(unsigned self) {
+    if (self == 1) return hold_abandoned(span_of(p[0]));
+    free(p[0]);
+    free(p[1]);
+  }
+};
+// One adopts it, while the other frees into it.
+struct LeftIsAdopted : LeftIsCounted {
+  void thread(unsigned self) {
+    if (self == 1) {
+      malloc(kFour);
+    } else {
+      free(p[0]);
     }
   }
 };
@@ -436,6 +463,10 @@ TEST(StandardFork, AtThreadsEnds) {
                                                                                  1);
   expect_holds_when_forked<Forked<EndsWithLoan, Left{.lost = 1, .just_freed = 0}>>("EndsWithLoan",
                                                                                    1);
+}
+TEST(StandardFork, WhatThreadsHaveLeft) {
+  expect_holds_when_forked<Forked<LeftIsCounted>>("LeftIsCounted", 1);
+  expect_holds_when_forked<Forked<LeftIsAdopted, Left{.lost = 1}>>("LeftIsAdopted", 1);
 }
 TEST(StandardFork, WhatThreadsKeep) {
   expect_holds_when_forked<Forked<BatchIsFlushed, Left{.missing = 3}>>("BatchIsFlushed", 1);

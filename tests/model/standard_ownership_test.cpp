@@ -98,20 +98,18 @@ TEST(StandardOwnership, Adoption) {
   EXPECT_HOLDS_EVERYWHERE(TwoAdopters, 2, 1);
 }
 
-// --- Several abandoned lists ---------------------------------------------------------------------
+// --- Several abandoned spans ---------------------------------------------------------------------
 
-// Two lists with a span each. Two threads look for one, both in the one list, their home, then the
-// one that comes too late in the other.
-struct TwoAbandonedLists : StandardWorld {
+// Two abandoned spans, shown on different stacks. Two threads look for one each.
+struct TwoAbandoned : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[2][1];
-  TwoAbandonedLists() : StandardWorld(2) {
-    // The first and the third record have their home in one list, the second one in the other.
+  TwoAbandoned() : StandardWorld(2) {
     start_with(kHelper, kTwo, p[0]);
     start_with(2, kTwo, p[1]);
     start_attached(0);
     start_ended(kHelper);
-    start_attached(1);  // has the first record from here on
+    start_attached(1);
     start_ended(2);
   }
   void thread(unsigned) { malloc(kTwo); }
@@ -122,21 +120,19 @@ struct TwoAbandonedLists : StandardWorld {
   }
 };
 
-// A thread from elsewhere takes an abandoned list's last partial span, and clears its bit, while a
-// thread ends and leaves another one there, or the first free into a full span makes that partial.
-// What is left is found.
+// A thread takes the last abandoned span while a thread ends and leaves another one, or the first
+// free into a full one shows that.
 template <bool kEnds>
-struct BitClearedAndSet : StandardWorld {
+struct TakenAndShown : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[2][1];
   void* full[2];
-  BitClearedAndSet() : StandardWorld(2) {
+  TakenAndShown() : StandardWorld(2) {
     start_with(kHelper, kTwo, p[0]);
+    start_attached(0);
     if (kEnds) {
-      start_attached(0);
       start_with(1, kTwo, p[1]);
     } else {
-      start_attached(0);
       start_with(2, kTwo, full);
       start_ended(2);
       start_attached(1);
@@ -152,34 +148,21 @@ struct BitClearedAndSet : StandardWorld {
       free(full[0]);
     }
   }
-  void at_rest() { check_to_the_end(); }  // the walk looks at the bits
+  void at_rest() { check_to_the_end(); }
 };
-using BitClearedAsOneEnds = BitClearedAndSet<true>;
-using BitClearedAsOneFrees = BitClearedAndSet<false>;
+using TakenAsOneEnds = TakenAndShown<true>;
+using TakenAsOneFrees = TakenAndShown<false>;
 
-// What the bit is cleared under the lock for: here it is cleared after it.
-struct BitClearedTooLate : BitClearedAsOneEnds {
-  void thread(unsigned self) {
-    BitClearedAsOneEnds::thread(self);
-    if (self != 0) return;
-    const std::uint32_t c = index_of(Classes::of(kTwo));
-    const standard::AbandonedLists& lists = heap().abandoned_lists();
-    if (pages().cache(lists.numbers[0]).partial[c].is_empty())
-      lists.of_class[c].fetch_and_relaxed(~std::uint64_t{1});
-  }
-};
-
-TEST(StandardOwnership, SeveralAbandonedLists) {
-  EXPECT_FINDS(BitClearedTooLate, "broken", {});
-  EXPECT_HOLDS_EVERYWHERE(TwoAbandonedLists, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneEnds, 4, 3);
-  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneFrees, 4, 3);
+TEST(StandardOwnership, SeveralAbandoned) {
+  EXPECT_HOLDS_EVERYWHERE(TwoAbandoned, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(TakenAsOneEnds, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(TakenAsOneFrees, 4, 3);
 }
 
 // --- A thread's end ------------------------------------------------------------------------------
 
-// A thread ends with a current span with free blocks, which nobody counts; others free its blocks
-// meanwhile. Whoever counts it then finds all of them.
+// A thread ends with a current span with free blocks; others free its blocks meanwhile. With the
+// last one the span is free.
 template <unsigned kOthers>
 struct EndsWithCurrent : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
@@ -355,11 +338,12 @@ struct EndAdoptFree : StandardWorld {
   void at_rest() { check_to_the_end(); }
 };
 
-// One counts the abandoned span, another one adopts it, a third frees into it.
-struct CountAdoptFree : StandardWorld {
+// One purges the abandoned span's pages, which holds it, another one adopts it, a third frees into
+// it.
+struct HoldAdoptFree : StandardWorld {
   static constexpr unsigned kThreads = 3;
   void* p[3];
-  CountAdoptFree() {
+  HoldAdoptFree() {
     start_with(kHelper, kFour, p);
     start_freed(kHelper, p[2]);
     start_ended(kHelper);
@@ -367,8 +351,7 @@ struct CountAdoptFree : StandardWorld {
   }
   void thread(unsigned self) {
     if (self == 0) {
-      heap().count_abandoned_due.store_relaxed(1);
-      malloc(kTwo);  // the slow path that counts it
+      hold_abandoned(span_of(p[0]));
     } else if (self == 1) {
       malloc(kFour);
     } else {
@@ -395,7 +378,7 @@ TEST(StandardOwnership, ThreadEndsAgainstTwo) {
   EXPECT_HOLDS_EVERYWHERE(EndsWithSharedAgainstTwo, 1, 1);
   EXPECT_HOLDS_EVERYWHERE(TwoEnd, 1, 1);
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(CountAdoptFree, 1, 0);
+  EXPECT_HOLDS_EVERYWHERE(HoldAdoptFree, 1, 0);
 }
 
 // --- Loans ---------------------------------------------------------------------------------------

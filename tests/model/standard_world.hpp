@@ -126,6 +126,14 @@ class StandardWorldOf {
     const standard::HeapCall<Config> inside(cache().cache, pages());
     heap_.pool_large_spans(0);
   }
+  /// What a purge of an abandoned span's pages does to its word.
+  void hold_abandoned(SpanRef span) {
+    const standard::HeapCall<Config> inside(cache().cache, pages());
+    if (heap_.protocol().with_shared(span, true, [](SpanWord, bool) {}) ==
+        standard::Freed::kEmptied) {
+      heap_.put_in_pool(span, 0);
+    }
+  }
   void claim_empty() {
     const standard::HeapCall<Config> inside(cache().cache, pages());
     heap_.claim_empty_of_others(UINT32_MAX, 0);

@@ -17,12 +17,14 @@ namespace spanalloc::test {
 struct HeapWalk {
   /// Spans that the arena has handed out and not taken back: the sum of all below
   std::size_t carved = 0;
-  std::size_t in_pool = 0;      ///< free, and found in the pool exactly once
-  std::size_t owned_empty = 0;  ///< owned by a living thread, no block out
+  std::size_t in_pool = 0;  ///< free, and found in the pool exactly once
+  /// No block out: owned by a living thread, or abandoned so by one that has ended
+  std::size_t owned_empty = 0;
   /// Owned by a living thread, blocks out (or another thread's, not looked into)
   std::size_t owned = 0;
   std::size_t nearly_full = 0;  ///< on a record's list, too few blocks free to serve from
   std::size_t partial = 0;      ///< on a record's list, enough of them free
+  std::size_t abandoned = 0;    ///< of threads that have ended, blocks out
   std::size_t single = 0;       ///< the one block of the span is out
   std::size_t lost = 0;         ///< retired: owned spans of vanished threads, and damaged ones
   /// Shared and empty, on its owner's delayed list, until the owner's next slow path (invariant I4)
@@ -33,8 +35,8 @@ struct HeapWalk {
   bool all_returned() const { return carved == in_pool + owned_empty; }
   /// ... and no span is `unnoticed`.
   bool consistent() const {
-    return broken == 0 &&
-           carved == in_pool + owned_empty + owned + nearly_full + partial + single + lost;
+    return broken == 0 && carved == in_pool + owned_empty + owned + nearly_full + partial +
+                                        abandoned + single + lost;
   }
 };
 
@@ -127,9 +129,6 @@ class HeapWalker {
       for (unsigned c = 0; c < Classes::kSmallClasses; ++c) {
         note_list(cache.nearly_full[c], ListId::kNearlyFull, cache.number, out);
         note_list(cache.partial[c], ListId::kPartial, cache.number, out);
-        if (!cache.is_abandoned_list() || cache.partial[c].is_empty()) continue;
-        if (!cache.abandoned.is_shown(standard::ClassId{c}))
-          ++out.broken;  // no thread with another home would find it
       }
     });
   }
@@ -137,14 +136,26 @@ class HeapWalker {
   bool is_empty(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
     std::uint32_t free = span->count_unlisted(info);
-    // Of an owned span the word counts what others have freed, and no other frees. Of an uncounted
-    // one some of these may be purged, or on its own lists.
-    free += span->is_uncounted() ? pages_.list_length(span, pages_.first_of(span, word.head()))
-                                 : info.blocks - word.outstanding();
+    // Of an owned span the word counts what others have freed, and no other frees.
+    free += info.blocks - word.outstanding();
     for (Block* list : {span->free_list().first(), span->rest().first()}) {
       free += length_of(list, info.virtual_span, info.blocks).blocks;
     }
     return free == info.blocks;
+  }
+
+  // Of an abandoned span, whose word says how many blocks are out: the others are free. (In a
+  // fork's child its thread may have vanished between a block's push and its count.)
+  bool counts_exactly(SpanRef span, SpanWord word) {
+    const ClassInfo& info = Classes::info(span->class_id());
+    std::uint32_t free = span->count_unlisted(info);
+    for (Block* list : {span->free_list().first(), span->rest().first()})
+      free += pages_.list_length(span, list);
+    if (word.head() != BlockOffset::kNone)
+      free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
+    const bool counted = SpinLock::generation() == 0 ? free + word.outstanding() == info.blocks
+                                                     : free + word.outstanding() >= info.blocks;
+    return word.outstanding() != 0 && free <= info.blocks && counted;
   }
 
   void count(SpanRef span, test::HeapWalk& out) {
@@ -154,10 +165,10 @@ class HeapWalker {
     const SpanWord word = span->load_word();
     std::fprintf(stderr,
                  "heap walk: span %u of class %u, in %#x places and on list %u: word %#llx, "
-                 "uncollected %u, uncounted %d\n",
+                 "uncollected %u\n",
                  index_of(span.number), index_of(span->class_id()), places_[span.record],
                  static_cast<unsigned>(span->list()), static_cast<unsigned long long>(word.bits),
-                 span->uncollected(), span->is_uncounted());
+                 span->uncollected());
   }
 
   void place(SpanRef span, test::HeapWalk& out) {
@@ -181,13 +192,18 @@ class HeapWalker {
         }
         return;
       }
+      case SpanState::kHeld:  // at rest nobody holds it
+        if (found != 0 || !word.is_uncounted()) break;
+        ++(is_empty(span, word) ? out.owned_empty : out.abandoned);
+        return;
       case SpanState::kShared:
         if (Classes::has_one_block(c)) {
           ++(found == 0 ? out.single : out.broken);
-        } else if (found == 0 && span->is_retired()) {
+        } else if (found == 0 && span->is_withdrawn()) {
           ++out.lost;
-        } else if (found == kListed && span->is_uncounted() && is_empty(span, word)) {
-          ++out.owned_empty;  // the thread that adopts it gets all its blocks
+        } else if (word.owner() == kNobody) {
+          ++(found == 0 && word.is_abandoned() && counts_exactly(span, word) ? out.abandoned
+                                                                             : out.broken);
         } else if (found == kListed && word.outstanding() == span->uncollected() &&
                    span->list() == ListId::kDelayed && word.is_delayed()) {
           ++out.unnoticed;

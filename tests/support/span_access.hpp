@@ -17,7 +17,7 @@ struct SpanTestAccess {
   static auto& previous(Span& span) { return span.prev_; }
   static auto& list(Span& span) { return span.list_; }
   static auto& size_class(Span& span) { return span.size_class_; }
-  static auto& shown_class(Span& span) { return span.shown_class_; }
+  static auto& shown_class(Span& span) { return span.size_class_; }
 };
 
 }  // namespace spanalloc::standard

@@ -583,7 +583,7 @@ def record(later=None, **changes):
         slice_bits=16, row_units=64, row_words=86, row_dirty=0, row_unmapped=2, row_lost=3, row_blocks=22,
         block_size_shift=8, block_state_mask=7, block_used=1,
         span_stride=128, span_word=64, span_class=82, span_carved=44, span_quota=40, span_left=32, span_list=24,
-        span_rest=48, span_purged=56, span_retired=50, span_uncounted=84,
+        span_rest=48, span_purged=56, span_retired=50,
         word_owner_shift=40, word_state_shift=38, word_cached_bit=36, word_nobody=(1 << 24) - 2,
         cache_stride=16384, cache_thread=64, cache_forks_of=72,
         cache_magazines=1000, magazine_stride=4, magazine_first=42, magazine_count=0,
@@ -594,6 +594,7 @@ def record(later=None, **changes):
         (head if name in head else values)[name] = value
     rest = b"".join(values[name].to_bytes(8, "little") for name in inspection.PLACES)
     rest += b"".join(values[name].to_bytes(4, "little") for name in inspection.NUMBERS)
+    rest += bytes(len(rest) % 8)
     if later is not None:
         rest += later.to_bytes(8, "little")
     return (head["magic"].ljust(16, b"\0") + struct.pack("<II", head["version"], 72 + len(rest))

@@ -156,10 +156,9 @@ TEST_F(SpanAssertionDeathTest, W1_NothingIsInHandAfterAReport) {
   EXPECT_TRUE(thread.has_nothing_in_hand());
 }
 
-TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage) {
-  const CacheNumber abandoned_list = heap().abandoned_lists().numbers[0];
-  EXPECT_DEATH((void)protocol().abandon_all(abandoned_list, abandoned_list), "is_abandoned_list");
-  EXPECT_DEATH((void)protocol().abandon_all(me(), me()), "is_abandoned_list");
+TEST_F(SpanAssertionDeathTest, I5_OnlyItsHolderLetsAnAbandonedSpanGo) {
+  EXPECT_DEATH((void)parked_->word.let_go(), "is_held");
+  EXPECT_DEATH((void)hot_->word.let_go(), "is_held");
 }
 
 TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
@@ -180,29 +179,11 @@ TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
   EXPECT_DEATH(take_a_span_that_is_empty_unseen(), "is_empty_only_if_delayed");
 }
 
-TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
-  const auto hide_an_orphan = [&] {
-    own_.deallocate(blocks_.front());
-    std::thread([&] {
-      void* p = own_.allocate(kSize);
-      own_.deallocate(own_.allocate(kSize));
-      (void)p;  // stays: its span becomes an orphan, with free blocks
-    }).join();
-    for (unsigned c = 0; c < Classes::kSmallClasses; ++c) {
-      heap().abandoned_lists().of_class[c].store_relaxed(0);
-    }
-    for (unsigned n = 0; n <= heap().abandoned_lists().mask; ++n) {
-      const CacheNumber number = heap().abandoned_lists().numbers[n];
-      protocol().lock_cache(number);
-      protocol().unlock_cache(own_.pages.cache(number));
-    }
-  };
-  EXPECT_DEATH(hide_an_orphan(), "abandoned_are_shown");
-}
-
 TEST_F(SpanAssertionDeathTest, OnlyItsOwnersHotSpanParks) {
   EXPECT_DEATH((void)protocol().owned_to_shared(parked_, me(), 0), "SpanState::kOwned");
-  const CacheNumber somebody = heap().abandoned_lists().numbers[0];
+  std::thread([&] { own_.deallocate(own_.allocate(kSize)); }).join();
+  const CacheNumber somebody{index_of(me()) + 1};
+  ASSERT_TRUE(own_.pages.caches.has(somebody));
   EXPECT_DEATH((void)protocol().owned_to_shared(hot_, somebody, 0), "SpanState::kOwned");
   EXPECT_DEATH((void)protocol().owned_to_shared(hot_, me(), 0xffff), "free_blocks <=");
 }

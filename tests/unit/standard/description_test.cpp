@@ -137,7 +137,7 @@ TEST(StandardDescription, OfASharedSpan) {
 TEST(StandardDescription, OfADamagedSpan) {
   in_fresh_process([] {
     char* const p = static_cast<char*>(E::allocate(400));
-    E::pages.span_of(E::pages.any_slice_at(address_of(p)))->set_retired(true);
+    E::pages.span_of(E::pages.any_slice_at(address_of(p)))->set_withdrawn(true);
     expect_named([=] { E::deallocate(p + 32); }, ": withdrawn, " + this_thread());
   });
 }

@@ -106,12 +106,50 @@ TEST(SpanWordTest, ARetiredSpanIsNeverEmptyNorDelayed) {
   EXPECT_EQ(cell.free_batch(BlockOffset{2}, 1, [](BlockOffset) {}).freed, Freed::kDone);
 }
 
+// A thread that ends leaves a span as it is: what is on its lists counts as out until somebody has
+// counted it.
+TEST(SpanWordTest, AnAbandonedSpanIsCountedByWhoHoldsIt) {
+  Cell cell(SpanWord::make(kOwner, SpanState::kOwned, 5));
+  EXPECT_FALSE(cell.hold().done);
+  cell.leave_uncounted();
+  EXPECT_TRUE(cell.load_relaxed().is_uncounted() && cell.load_relaxed().is_abandoned());
+  const auto no_link = [](BlockOffset) {};
+  EXPECT_EQ(cell.free_batch(BlockOffset{7}, 1, no_link).freed, Freed::kUncounted);
+  const auto held = cell.hold();
+  EXPECT_TRUE(held.done && held.before.is_uncounted() && held.after.is_held());
+  EXPECT_FALSE(cell.hold().done) << "two threads hold it";
+  EXPECT_EQ(cell.free_batch(BlockOffset{8}, 1, no_link).freed, Freed::kDone);
+  EXPECT_FALSE(cell.count_held(4)) << "more than are out";
+  EXPECT_TRUE(cell.count_held(2));
+  EXPECT_EQ(cell.let_go(), Freed::kDone);
+  const SpanWord counted = cell.load_relaxed();
+  EXPECT_TRUE(counted.is_abandoned() && !counted.is_uncounted());
+  EXPECT_EQ(counted.outstanding(), 1u);
+  EXPECT_EQ(counted.head(), BlockOffset{8});
+  EXPECT_EQ(cell.free_batch(BlockOffset{9}, 1, no_link).freed, Freed::kEmptied);
+  EXPECT_FALSE(cell.hold().done);
+}
+TEST(SpanWordTest, AHeldSpanBecomesFreeWhenItIsLetGo) {
+  Cell cell(SpanWord::make(kNobody, SpanState::kShared, 1).with_delayed(true));
+  EXPECT_TRUE(cell.load_relaxed().is_abandoned() && !cell.load_relaxed().is_uncounted());
+  EXPECT_TRUE(cell.hold().done);
+  EXPECT_EQ(cell.free_batch(BlockOffset{7}, 1, [](BlockOffset) {}).freed, Freed::kDone);
+  EXPECT_EQ(cell.let_go(), Freed::kEmptied);
+}
+TEST(SpanWordTest, ASpanOfOneBlockIsNotAbandoned) {
+  EXPECT_TRUE(kLargeInUse.is_single() && !kLargeInUse.is_abandoned());
+  Cell cell(kLargeInUse);
+  EXPECT_FALSE(cell.hold().done);
+  EXPECT_FALSE(kLargeFree.is_abandoned() || kLargeFree.is_single());
+}
+
 // What is on its lists counts as out, and what others have freed stays freed.
 TEST(SpanWordTest, AnOwnedSpanIsHandedOverAsItIs) {
   const SpanWord owned = SpanWord::make(kOwner, SpanState::kOwned, 3).with_head(BlockOffset{7});
   Cell cell(owned);
   cell.hand_over(CacheNumber{4});
-  EXPECT_EQ(cell.load_relaxed(), owned.with_state(SpanState::kShared).with_owner(CacheNumber{4}));
+  EXPECT_EQ(cell.load_relaxed(),
+            owned.with_state(SpanState::kShared).with_owner(CacheNumber{4}).with_delayed(true));
 }
 
 }  // namespace

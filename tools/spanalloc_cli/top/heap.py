@@ -413,7 +413,7 @@ class Heap:
             totals.large_bytes += span_bytes
             totals.large_objects += 1
             return
-        if c == 0 or c > i.class_count or state == 3 or self._classes[c].blocks == 0:
+        if c == 0 or c > i.class_count or state == 3 and owner != i.word_nobody or self._classes[c].blocks == 0:
             self.torn += 1
             return
         figures = self._figures[c]
@@ -436,18 +436,15 @@ class Heap:
             self.totals.purged_part_bytes += bin(mask).count("1") * _PAGE
         remote = max(blocks - (word & 0xFFFF), 0)
         unsure = 0
-        if state == 1:
+        if state in (1, 3):  # owned, or abandoned and counted by nobody
             listed = self._listed(number, view, at, size_class)
             free = unlisted + remote + (listed or 0)
-            if listed is None:
+            if listed is None or state == 3 and word >> i.word_cached_bit & 1:  # its holder counts it, or has
                 unsure = blocks
         elif view[at + i.span_retired]:
             free, unsure = unlisted + remote, blocks
-        elif view[at + i.span_uncounted]:
-            listed = self._listed(number, view, at, size_class)
-            free = unlisted + remote + (listed or 0)
-            if listed is None:
-                unsure = blocks
+        elif owner == i.word_nobody:
+            free = remote
         else:
             quota, = _HALF.unpack_from(view, at + i.span_quota)
             left, = _HALF.unpack_from(view, at + i.span_left)

@@ -17,7 +17,7 @@ NUMBERS = (
     "slice_bits", "row_units", "row_words", "row_dirty", "row_unmapped", "row_lost", "row_blocks",
     "block_size_shift", "block_state_mask", "block_used",
     "span_stride", "span_word", "span_class", "span_carved", "span_quota", "span_left", "span_list", "span_rest",
-    "span_purged", "span_retired", "span_uncounted",
+    "span_purged", "span_retired",
     "word_owner_shift", "word_state_shift", "word_cached_bit", "word_nobody",
     "cache_stride", "cache_thread", "cache_forks_of", "cache_magazines", "magazine_stride", "magazine_first",
     "magazine_count", "cache_loans", "loan_stride", "loan_list", "cache_batches", "batch_count", "batch_stride",
@@ -28,7 +28,7 @@ LATER = ("program_heaps", "no_block", "outside_table")
 LATER_NUMBERS = ("kept_mark", "span_order", "span_first", "batch_list", "cache_slots", "slots_stride", "outside_before",
                  "outside_end")
 _HEAD = struct.Struct("<16sII16s32s")
-_REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I")
+_REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I{len(NUMBERS) % 2 * 4}x")  # the next fields have 8 bytes
 _LATER = struct.Struct(f"<{len(LATER)}Q{len(LATER_NUMBERS)}I")
 
 # What is read of a process is not believed: more than this no heap has, and no loop of ours shall take.
@@ -76,7 +76,7 @@ class Inspection:
             ("class_stride", ("class_block_size", "class_span", "class_blocks", "class_lead"), 4),
             ("span_stride", ("span_word", "span_list", "span_rest", "span_purged"), 8),
             ("span_stride", ("span_carved", "span_quota", "span_left"), 4),
-            ("span_stride", ("span_class", "span_retired", "span_uncounted"), 1),
+            ("span_stride", ("span_class", "span_retired"), 1),
             ("cache_stride", ("cache_thread",), 8), ("cache_stride", ("cache_forks_of",), 4),
             ("magazine_stride", ("magazine_count",), 1), ("loan_stride", ("loan_list",), 8),
             ("batch_stride", ("batch_span", "batch_quota", "batch_left"), 4),

@@ -144,7 +144,7 @@ class Spans:
             span.kind, span.state = "free", "free, cached" if is_cached else "free"
             span.owner = span.owner if is_cached else None
             return span
-        if not span.start <= first < span.start + span.bytes or state == 3 or not 0 < c <= i.class_count:
+        if not span.start <= first < span.start + span.bytes or state == 3 and span.owner is not None or not 0 < c <= i.class_count:
             return span
         span.first = first
         if c >= i.class_first_large:
@@ -169,6 +169,8 @@ class Spans:
         span.state = "withdrawn" if is_retired else "owned" if state == 1 else "shared"
         if not is_retired and owner in self.lost:
             span.state, span.owner = f"{span.state}, of a thread lost at a fork", None
+        elif not is_retired and owner == i.word_nobody:
+            span.state = "abandoned"
         elif not is_retired and not self.mark_of(owner) and self.unread_caches.isdisjoint((owner, None)):
             span.state, span.owner = "abandoned", None
         return span
