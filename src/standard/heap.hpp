@@ -228,16 +228,16 @@ class Heap {
   /// The same of all that were abandoned since it was last called. False: none was. (It goes
   /// through all spans.)
   SPANALLOC_COLD bool count_all_abandoned(unsigned shard) {
-    if (has_uncounted_.load_relaxed() == 0) return false;
-    has_uncounted_.store_relaxed(0);
+    // Acquire: the words of the spans that were noted before. A later note stays for the next call.
+    if (has_uncounted_.load_relaxed() == 0 || has_uncounted_.exchange_acq_rel(0) == 0) return false;
     pages_.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       if (free || number + slices > index_of(pages_.end_of_spans())) return;
       count_abandoned(pages_.span(SpanNumber{number}), shard);
     });
     return true;
   }
-  /// A thread has abandoned a span as it was.
-  void note_uncounted() { has_uncounted_.store_relaxed(1); }
+  /// A thread has abandoned a span as it was. Release: who takes the note sees the span's word.
+  void note_uncounted() { has_uncounted_.store_release(1); }
   /// Pools empty spans whose owners have not noticed it, from up to `at_most` caches. Returns how
   /// many.
   SPANALLOC_COLD std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard) {
@@ -629,6 +629,7 @@ class Heap {
         block);
   }
 
+  // So many records without a thread a walk over some caches leaves out at most.
   static constexpr std::size_t kIdleLeftOut = 64;
 
   Pages& pages_;
