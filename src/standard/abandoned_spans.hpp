@@ -22,8 +22,8 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe and lock-free. `Pages`: as in span_lists.hpp. All orders but the stacks' own are
-/// relaxed: what is shown is a hint, and what a span is, its word says.
+/// Thread-safe and lock-free. `Pages`: as in span_lists.hpp. Orders are relaxed but for the stacks'
+/// own and take()'s: what is shown is a hint, and what a span is, its word says.
 template <class Pages, unsigned kClassCount>
 class AbandonedSpans {
   static constexpr unsigned kOfALine = 4;
@@ -64,7 +64,10 @@ class AbandonedSpans {
     const unsigned c = index_of(of);
     if ((word_of(c).load_relaxed() & bit_of(c)) == 0) return {};
     if (const SpanRef span = take_from_any(c, near); span) return span;
-    // One that is shown meanwhile is found here, or sets the bit again.
+    // One that is shown meanwhile is found here, or sets the bit again: the bit is cleared before
+    // the stacks are looked at (seq_cst), and who shows looks at it after its put. (Where that look
+    // may come before the put, which is not so on x86-64, the span may wait for the next one of its
+    // class that is shown.)
     word_of(c).fetch_and_seq_cst(~bit_of(c));
     const SpanRef span = take_from_any(c, near);
     if (span) word_of(c).fetch_or_relaxed(bit_of(c));

@@ -24,6 +24,11 @@ template <class Config>
 struct FreeMiss {
   using Classes = SizeClasses<Config>;
   using Misuse = standard::Misuse<Config>;
+  /// A thread that has a cache for one call at a time, as after its exit hook, leaves a span
+  /// uncounted with each block that it allocates. To count it again with each free would be a walk
+  /// over its lists a free: it counts with the first, and each such free from there on. (What it
+  /// leaves out is made up for by the next free of another thread, by adoption, or where memory is
+  /// out.)
   static constexpr std::uint8_t kFreesPerCount = 16;
 
   /// The same for an operator delete.
@@ -88,7 +93,6 @@ struct FreeMiss {
       case Freed::kEmptied:
         return thread.heap->put_in_pool(span, thread.shard());
       case Freed::kUncounted:
-        // (After its exit hook a thread leaves a span uncounted with each block that it allocates.)
         if (SPANALLOC_UNLIKELY(thread.exited) && thread.lone_frees++ % kFreesPerCount != 0) return;
         return thread.heap->count_abandoned(span, thread.shard());
       case Freed::kDone:
