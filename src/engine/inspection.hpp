@@ -73,9 +73,7 @@ struct Inspection {
   std::uint32_t span_stride = 0;
   std::uint32_t span_word = 0;     ///< 8 bytes: span_word.hpp
   std::uint32_t span_class = 0;    ///< 1
-  std::uint32_t span_carved = 0;   ///< 4
-  std::uint32_t span_quota = 0;    ///< 4
-  std::uint32_t span_left = 0;     ///< 4
+  std::uint32_t span_carved = 0;   ///< 2
   std::uint32_t span_list = 0;     ///< 8: an address; bit 3 set: the list is empty
   std::uint32_t span_rest = 0;     ///< 8
   std::uint32_t span_purged = 0;   ///< 8
@@ -88,15 +86,8 @@ struct Inspection {
   // --- Of a cache's record: offsets in bytes -----------------------------------------------------
 
   std::uint32_t cache_stride = 0;
-  std::uint32_t cache_thread = 0;     ///< 8: an address in the thread's TLS; 0: no thread has it
-  std::uint32_t cache_forks_of = 0;   ///< 4
-  std::uint32_t cache_magazines = 0;  ///< one for each class from magazine_first to the last small
-  std::uint32_t magazine_stride = 0;
-  std::uint32_t magazine_first = 0;  ///< a class
-  std::uint32_t magazine_count = 0;  ///< 1
-  std::uint32_t cache_loans = 0;     ///< one for each small class, from class 0 on
-  std::uint32_t loan_stride = 0;
-  std::uint32_t loan_list = 0;  ///< 8
+  std::uint32_t cache_thread = 0;    ///< 8: an address in the thread's TLS; 0: no thread has it
+  std::uint32_t cache_forks_of = 0;  ///< 4
   std::uint32_t cache_batches = 0;
   std::uint32_t batch_count = 0;  ///< how many of them
   std::uint32_t batch_stride = 0;
@@ -116,14 +107,13 @@ struct Inspection {
   /// of its slots, and as many slots of two words from byte 16 on: the block's address (0 and 1: no
   /// block), and what `outside_…` part.
   const void* outside_table = nullptr;
-  std::uint32_t kept_mark = 0;    ///< the link of a block in a bin leads to no_block + this
-  std::uint32_t span_order = 0;   ///< 1: log2 of the span's slices, in each of its slices' records
-  std::uint32_t span_first = 0;   ///< 8: where the first block begins
-  std::uint32_t batch_list = 0;   ///< 8: an address
-  std::uint32_t cache_slots = 0;  ///< addresses of the blocks in these bins, a row a bin
-  std::uint32_t slots_stride = 0;
+  std::uint32_t span_order = 0;  ///< 1: log2 of the span's slices, in each of its slices' records
+  std::uint32_t span_first = 0;  ///< 8: where the first block begins
+  std::uint32_t batch_list = 0;  ///< 8: an address
   std::uint32_t outside_before = 0;  ///< from this bit on, 6: pages before the block's first one
   std::uint32_t outside_end = 0;     ///< below this bit, from bit 12 on: bytes of the mapping
+  /// 1: its owner allocates from the batch, which holds the blocks counted at most.
+  std::uint32_t batch_lent = 0;
 };
 
 /// An engine whose records a reader outside may walk.

@@ -3,7 +3,7 @@
 // A span that nobody owns is claimed by its word alone, and any thread's free may empty it. So it
 // cannot be on a list that must be true. It is on a stack of its class, by a link that nothing else
 // uses, and may stay there through whatever becomes of it: the thread that takes it off looks at
-// its word, and drops what is not to be adopted. A mark in the link says that the span is on a
+// its word, and drops what is of no use. A mark in the link says that the span is on a
 // stack, so it is on one at most.
 //
 // Nothing is lost with a hint. The next free into a span that is on no stack shows it again, and
@@ -22,8 +22,8 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe and lock-free. `Pages`: as in span_lists.hpp. Orders are relaxed but for the stacks'
-/// own and take()'s: what is shown is a hint, and what a span is, its word says.
+/// Thread-safe and lock-free. `Pages`: as in span_protocol.hpp. Orders are relaxed but for the
+/// stacks' own and take()'s: what is shown is a hint, and what a span is, its word says.
 template <class Pages, unsigned kClassCount>
 class AbandonedSpans {
   static constexpr unsigned kOfALine = 4;

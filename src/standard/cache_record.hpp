@@ -4,11 +4,8 @@
 
 #include "standard/cached_large_spans.hpp"
 #include "standard/in_hand.hpp"
-#include "standard/loans.hpp"
-#include "standard/magazines.hpp"
 #include "standard/owned_spans.hpp"
 #include "standard/remote_batches.hpp"
-#include "standard/span_lists.hpp"
 #include "standard/thread_map.hpp"
 #include "standard/timed_work.hpp"
 
@@ -17,11 +14,10 @@ namespace spanalloc::standard {
 /// Fields marked "owner" are read and written by the record's thread only. The thread has its
 /// current spans in its own memory, too (thread_cache.hpp).
 template <class Config>
-struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallClasses> {
+struct alignas(kCacheLine) CacheRecord {
   using Classes = SizeClasses<Config>;
 
   CacheNumber number{};             ///< constant
-  bool torn = false;                ///< true while the child of a fork makes its lists anew
   Atomic<std::uint32_t> inside{0};  ///< written by the owner; see HeapCall
   /// Written by the owner: os::thread_id(); 0: no thread has it
   Atomic<std::uintptr_t> thread{0};
@@ -37,10 +33,7 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
   LargeSpans large_spans;
   TimedWork<Config> timed_work;   ///< owner
   InHand in_hand;                 ///< owner; assertions only
-  std::uint32_t searches = 0;     ///< owner: counts searches for a span
   RemoteBatches<Config> batches;  ///< owner
-  Loans<Config> loans;            ///< owner
-  Magazines<Config> magazines;    ///< owner
 
   /// Its thread has left whatever it was doing to its spans, and does not come back.
   void leave_work() {
@@ -52,8 +45,6 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
     leave_work();
     owned.forget();
     batches.forget();
-    loans.forget();
-    magazines.forget();
   }
 };
 

@@ -49,31 +49,41 @@ struct Standard {
   static constexpr unsigned kClassesByByte = 41;  // up to 1,152 bytes
 
   // --- When spans move ---------------------------------------------------------------------------
-  /// A thread keeps owning spans that it has used up, up to so many bytes,
-  /// beside its current spans.
-  static constexpr std::size_t kUsedUpBytes = 512 * kKiB;
-  /// And, while it goes on with nearly full ones of blocks too small for magazines, up to so many
-  /// more, and no more than its part of so many: by as many threads as there are when it is given.
-  static constexpr std::size_t kMoreUsedUpBytes = 3328 * kKiB;
-  static constexpr std::size_t kAllMoreUsedUpBytes = 32 * kMiB;
-  /// Classes of blocks of up to so many bytes have no thread-cache bin.
-  static constexpr std::size_t kMostWithoutBin = 1152;
-  /// A larger class has a magazine after so many refills in a row with spans that are nearly full.
-  /// It holds up to so many blocks,
-  static constexpr std::uint8_t kRefillsToKeep = 8;
-  static constexpr unsigned kMagazineBlocks = 16;
-  /// so many bytes, and no more than its part of so many, for each class and thread the same; but
-  /// one block always.
-  static constexpr std::size_t kMagazineBytes = 128 * kKiB;
-  static constexpr std::size_t kAllMagazinesBytes = 32 * kMiB;
+  /// Spans with free blocks that are not the current one of their class: so many bytes a thread, or
+  /// its part of what all threads may have, beside two spans of each class that it has had.
+  static constexpr std::size_t kReadyBytes = 512 * kKiB;
+  static constexpr std::size_t kAllReadyBytes = 32 * kMiB;
+  /// More of them stay until few of their blocks are out, or the thread looks what rests. A look
+  /// gives up so many, in blocks, and for each span so many more; some tenths of a millisecond.
+  static constexpr std::uint32_t kReadyPerLook = 1u << 14;
+  static constexpr std::uint32_t kCostOfGivingUp = 64;
+  /// Spans without a free block, in threads that are not alone: when one of them gets a span for a
+  /// class, and has more than its part of so many bytes, it leaves so many of that class.
+  static constexpr std::size_t kAllAwayBytes = 64 * kMiB;
+  static constexpr unsigned kLeftPerSearch = 2;
+  /// How many entries that are none any more leave the queue of away spans when a span is given up.
+  static constexpr unsigned kStalePerLook = 64;
+  /// How many of its away spans a thread looks at when it needs a span.
+  static constexpr std::uint32_t kAwayPerSearch = 4;
+  /// The same where memory is out: a refusal must be quick, and the next one goes on from there.
+  static constexpr std::uint32_t kAwayWithoutMemory = 32;
+  /// As long as all threads together may have so many bytes in a span for each class, a thread has
+  /// one for each class that it needs.
+  static constexpr std::size_t kAllOwnedBytes = 16 * kMiB;
+  /// Else it is lent blocks: so many at a time, and bytes, or one.
+  static constexpr std::uint32_t kMostLent = 16;
+  static constexpr std::size_t kBytesLent = 16 * kKiB;
+  /// After so many batches it is to have a span of its own.
+  static constexpr std::uint8_t kBatchesToOwn = 64;
   /// How many bytes of cached large spans a thread keeps.
   static constexpr std::size_t kCachedLargeBytes = 1 * kMiB;
-  /// A shared span becomes partial when so many thousandths of its blocks are free: 1/8. The
-  /// paper's 80 % keeps spans nearly full for long, which costs memory; below 1/8 a span that is
-  /// owned again does not repay its slow path.
+  /// Its owner takes an away span back when others have freed so many thousandths of its blocks:
+  /// 1/8. The paper's 80 % leaves free blocks unused for long, which costs memory; below 1/8 a span
+  /// does not repay its slow path.
   static constexpr std::uint32_t kPartialPermille = 125;
-  /// Frees of other threads' blocks wait in batches, one a span, of up to so many.
+  /// Frees of other threads' blocks wait in batches, one a span, of up to so many, and bytes.
   static constexpr std::uint32_t kMaxBatch = 32;
+  static constexpr std::size_t kBytesInBatch = 32 * kKiB;
   /// In all threads' batches together there are up to so many bytes, an equal part for each thread.
   /// Nobody can use them before they are flushed, and a thread may stop running first.
   static constexpr std::size_t kBatchBytes = 32 * kMiB;
@@ -83,10 +93,6 @@ struct Standard {
   /// A thread takes a map with so many calls that it would have served: one that makes few needs
   /// no page.
   static constexpr std::uint8_t kMissesForMap = 64;
-  /// A thread borrows at least so many blocks, or as many as make a span partial.
-  static constexpr std::uint32_t kLeastLoan = 16;
-  /// So many searches for a loan are left out at most when the last ones have found none; 2^n - 1.
-  static constexpr unsigned kMostSearchesLeftOut = 15;
   /// What a row of the pool keeps for a shard until the next decay epoch; what exceeds it goes down
   /// to the page layer. It is so much that a program whose live memory comes and goes by tens of
   /// MiB finds its spans as it left them. A request for another size gets their memory before clean
@@ -114,10 +120,8 @@ struct Standard {
   // --- What a miss of the pool looks at ----------------------------------------------------------
   // Bounded: a thousand idle threads must not make each fresh span expensive.
   static constexpr std::uint32_t kCachesPerMiss = 16;
-  static constexpr std::uint32_t kLendersPerMiss = 16;  // caches, for a loan of their owned spans
-  static constexpr unsigned kLooksPerLoan = 144;        // and so many of these spans
-  static constexpr unsigned kShardsPerLook = 4;         // to see whether the pool has any
-  static constexpr unsigned kShardsPerMiss = 4;         // to drain them
+  static constexpr unsigned kShardsPerLook = 4;  // to see whether the pool has any
+  static constexpr unsigned kShardsPerMiss = 4;  // to drain them
   /// What a shard's stacks must hold before they are drained for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;
   /// What a miss drains for each slice that it wants, in PoolRows' units; more for huge blocks,
@@ -132,7 +136,7 @@ struct Standard {
   static constexpr std::size_t kPurgedPerCall = 64 * kMiB;
   /// Near the soft limit, of the pool.
   static constexpr std::size_t kDrainedNearLimit = 1024;
-  /// Spent on the pages of shared spans, in PartialPurge's units; half a millisecond.
+  /// Spent on the pages of abandoned spans, in PartialPurge's units; half a millisecond.
   static constexpr std::size_t kPartsPurgedPerCall = 1u << 16;
   /// Of these, for a record, and the arena's word for it, that are in no CPU cache.
   static constexpr std::size_t kCostOfRecord = 8;
@@ -181,8 +185,6 @@ struct Standard {
   // --- What a thread keeps, and when it looks ----------------------------------------------------
   /// Blocks of a page and more that are carved at a time where that costs no page fault.
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
-  /// Each 8th search for a span collects delayed ones.
-  static constexpr std::uint32_t kSearchesPerCollection = 8;
   /// Hints at abandoned spans that one search follows: a bound on its time.
   static constexpr std::uint32_t kHintsPerSearch = 16;
   /// Of a current span that has carved no more a thread does not look whether it is giving it up.
@@ -202,7 +204,8 @@ struct Standard {
   static constexpr std::uint64_t kSeldomMs = 64;
 };
 
-/// A variant without batches: each free of another thread's block goes to its span at once.
+/// A variant without batches: each free of another thread's block goes to its span at once. (But
+/// where a thread is lent blocks.)
 struct StandardNoBatches : Standard {
   static constexpr const char* kName = "standard-no-runs";
   static constexpr std::uint32_t kMaxBatch = 1;

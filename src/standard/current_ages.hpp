@@ -1,16 +1,16 @@
-// Finds the current spans that their thread has not used for a while, so that
-// the thread can share them.
+// Finds the current spans that their thread has not used for a while, so that the thread can give
+// them up.
 //
 // Only its thread can give up a current span. A thread that serves one request after another, with
 // many classes each, and waits in between, would keep every page that its spans have ever touched.
 // So the thread looks at its current spans in rounds: at a few classes with each 16th miss and each
-// look at the clock. It shares a span that it has neither allocated from nor freed into since the
-// round before. Shared, the span serves the thread as well, and others can purge its free pages or
-// take it when it is empty.
+// look at the clock. It gives up a span that it has neither allocated from nor freed into since the
+// round before. Nobody's, the span serves the thread as well, and others can purge its free pages
+// or take it when it is empty.
 //
 // malloc and free do nothing for this: each of them changes the head of the span's list, or the
 // count of frees until the next event, and the round compares these. (Both may be as they were
-// although the thread has used the span. It then shares a span in use, which is harmless.)
+// although the thread has used the span. It then gives up a span in use, which is harmless.)
 #pragma once
 
 #include "standard/span.hpp"

@@ -63,12 +63,11 @@ class Description {
       out.state = "free, or inside a large block";
       return;
     }
-    out.state = is_cached(word)                     ? "free, cached"
-                : span->is_withdrawn()              ? "withdrawn"
-                : word.is_single()                  ? "in use"
-                : word.owner() == kNobody           ? "abandoned"
-                : word.state() == SpanState::kOwned ? "owned"
-                                                    : "shared";
+    out.state = is_cached(word)           ? "free, cached"
+                : span->is_withdrawn()    ? "withdrawn"
+                : word.is_single()        ? "in use"
+                : word.owner() == kNobody ? "abandoned"
+                                          : "owned";
     if (word.owner() == kNobody || !pages.caches.was_used(word.owner())) return;
     const auto& cache = pages.caches[word.owner()];
     const bool is_lost = pages.caches.has_vanished(cache);

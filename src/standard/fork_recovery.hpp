@@ -2,13 +2,14 @@
 // the spans that they were working on, and counts these.
 //
 // A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so every other thread may
-// vanish at any step. Mostly none of them was in a call. Then their caches are like those of
-// threads that rest, and may stay so: the first call of any thread that comes into a slow path
-// abandons their spans. A child that executes another program, or ends, never does it, because
-// the kernel must copy each page that the child writes to. So nothing is written to these
-// caches; instead the calling thread's own say that their thread is still there
-// (CacheTable::forks). If a thread was in a call, all is put right at once, with a walk over the
-// records for the spans that it was working on.
+// vanish at any step. Then their caches are like those of threads that rest, and may stay so: the
+// first call of any thread that comes into a slow path gives back what they had cached, for
+// themselves or for others. Their spans stay theirs until a decay epoch, or a trim, goes through
+// all records (MemoryReturn::purge_abandoned). A child that executes another program, or ends,
+// does neither, because the kernel must copy each page that the child writes to. So nothing is
+// written to these caches; instead the calling thread's own say that their thread is still there
+// (CacheTable::forks). If a thread was in a call, there is a walk over the records at once, for
+// what stood in no place.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +52,7 @@ class ForkRecovery {
     recover_if_outside(pages);
   }
 
-  /// Before a misuse is reported: counts the calling thread as outside, wherever it is. Misuse is
+  /// Before a misuse is reported: counts the calling thread as outside, wherever it is. Such is
   /// found only where what locks guard is whole. (A call without a cache stays counted: the next
   /// child looks for its work.)
   SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
@@ -63,7 +64,6 @@ class ForkRecovery {
     if (inside_without_cache.load_relaxed() == &pages) inside_without_cache.store_relaxed(nullptr);
     bool any_vanished = false;
     pages.caches.for_each([&](CacheRecord& cache) {
-      cache.lock.unlock_if_mine();
       if (pages.caches.is_mine(cache)) {
         cache.leave_work();
         cache.inside.store_release(0);
@@ -87,18 +87,48 @@ class ForkRecovery {
   }
 
   /// The caller has entered the heap and holds no lock. If another thread is at it, the caller does
-  /// not wait: the caches that are left are like those of threads that rest.
+  /// not wait: the caches that are left are like those of threads that rest. Their spans are taken
+  /// over later, because to find them all records are gone through.
   SPANALLOC_COLD static void abandon_for_vanished_threads(Pages& pages) {
     // One thread at a time. If it forks meanwhile, the child finds one inside,
     // and puts all right at once.
     std::uint32_t due = Pages::kAbandonIsDue;
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
     pages.caches.for_each([&](CacheRecord& cache) {
-      if (!pages.caches.has_vanished(cache)) return;
       // One thread a record: after a report (let_go) there may be a second one at it.
       const LockGuard guard(pages.memory_return.purge_lock);
+      if (pages.caches.has_vanished(cache)) empty_vanished(pages, cache);
+    });
+    pages.memory_return.begin_to_take_over();
+  }
+  /// Makes a span nobody's if a vanished thread owns it. Under purge_lock. Returns how many blocks
+  /// it may have gone through.
+  SPANALLOC_COLD static std::uint32_t take_over(Pages& pages, SpanRef span) {
+    const SpanWord word = span->load_word();
+    if (word.state() != SpanState::kOwned || !pages.caches.was_used(word.owner())) return 0;
+    CacheRecord& cache = pages.caches[word.owner()];
+    if (!pages.caches.has_vanished(cache)) return 0;
+    const std::uint32_t blocks = Pages::capacity(span->class_id());
+    const bool is_away =
+        span->stock() == Stock::kAway && span->free_list().is_empty() && span->rest().is_empty();
+    // If the span is still its thread's, all of this was. (Of spans that have a free block nobody
+    // else can claim one.)
+    if (!span->word.load_acquire().is(cache.number, SpanState::kOwned)) return 0;
+    if (!is_away) {
+      share_current_span(pages, cache, span);
+    } else if (pages.heap.protocol().away_to_nobodys(span, cache.number) == Freed::kEmptied) {
+      pages.heap.put_in_pool(span, 0);
+    }
+    return blocks;
+  }
+  /// When all spans of such threads have been taken over: their records are the next
+  /// threads'. Under purge_lock.
+  SPANALLOC_COLD static void give_vanished_back(Pages& pages) {
+    pages.caches.for_each([&](CacheRecord& cache) {
       if (!pages.caches.has_vanished(cache)) return;
-      abandon_for_vanished_thread(pages, cache);
+      cache.owned.drop_away(pages);
+      cache.forget_thread();
+      pages.maps.clear(cache);
       pages.caches.give_back(&cache);
     });
   }
@@ -134,22 +164,17 @@ class ForkRecovery {
       cache.forks.store_relaxed(pages.caches.forks + 1);
     });
     ++pages.caches.forks;
-    bool any_left = false;
     pages.caches.recover_in_child(
         [](const CacheRecord& cache) { return cache.thread.load_relaxed() == 0; });
-    pages.lists_repaired = false;
-    // Last, because this may end in a report, and be left by a jump. The caches that are left then
-    // are treated as if no thread had been inside.
-    pages.caches.for_each([&](CacheRecord& cache) {
-      if (!pages.caches.has_vanished(cache)) return;
-      any_left = !were_inside;
-      if (!were_inside) return;
-      abandon_for_vanished_thread(pages, cache);
-      pages.caches.give_back(&cache);
+    bool any_vanished = false;
+    pages.caches.for_each([&](const CacheRecord& cache) {
+      any_vanished = any_vanished || pages.caches.has_vanished(cache);
     });
+    // (A former child's threads are among them: what goes through the records begins anew.)
+    pages.memory_return.stop_taking_over();
     // If a signal handler has forked meanwhile, that stays due, and all of this is done once more.
     std::uint32_t nothing = 0;
-    if (any_left)
+    if (any_vanished)
       pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
 
@@ -159,18 +184,16 @@ class ForkRecovery {
   }
 
   SPANALLOC_COLD static bool vanished_threads_were_inside(Pages& pages) {
-    bool inside = pages.lists_repaired || pages.inside_without_cache.load_relaxed() != 0 ||
-                  pages.arena.someone_is_inside();
+    bool inside = pages.inside_without_cache.load_relaxed() != 0 || pages.arena.someone_is_inside();
     count_calls_anew(pages);
     pages.caches.for_each([&](CacheRecord& cache) {
-      inside = inside || cache.lock.owner_died() ||
-               (cache.inside.load_relaxed() != 0 && !pages.caches.is_mine(cache));
+      inside = inside || (cache.inside.load_relaxed() != 0 && !pages.caches.is_mine(cache));
       if (cache.inside.load_relaxed() != 0) cache.inside.store_relaxed(0);
     });
     return inside;
   }
 
-  // Takes spans whose claimers vanished off their lists. Spans that vanished threads were
+  // Spans that vanished threads were
   // working on are in no stack of the pool; so the pool is emptied, and ranges whose record
   // says "free" are the arena's.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
@@ -178,7 +201,6 @@ class ForkRecovery {
     // arena, had a decay epoch ended: under this lock it does not.
     const LockGuard guard(pages.memory_return.purge_lock);
     SpanProtocol<Pages> protocol(pages);
-    pages.caches.for_each([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
     pages.heap.pool().stacks().forget_all();
     pages.arena.recover_in_child();
     // Once more if the pool has spans again: only such a handler frees meanwhile.
@@ -189,26 +211,26 @@ class ForkRecovery {
   SPANALLOC_COLD static void give_what_is_in_no_place(Pages& pages, SpanProtocol<Pages>& protocol) {
     // A thread may have vanished with a hint in its hands.
     pages.heap.abandoned.forget_all();
-    pages.forget_abandoned_marks();
+    pages.forget_marks();
+    pages.caches.for_each([&](CacheRecord& cache) { cache.owned.forget_away(); });
     pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       // A thread took the range and vanished before it had a record.
       if (free || number + slices > index_of(pages.end_of_spans())) return;
       const SpanRef span = pages.span(SpanNumber{number});
       if (protocol.recover_abandoned(span)) return;
       const SpanWord word = span->load_word();
-      if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
-          !pages.caches[word.owner()].owned.has(span.number, span->class_id())) {
-        retire_current_span(pages, span);
-        // A span on no list is one of one block, or was retired by an earlier fork.
-      } else if (word.state() == SpanState::kFree ||
-                 (word.is_delayed() && span->list() != ListId::kNone &&
-                  protocol.collect_on_list(span))) {
+      if (word.state() == SpanState::kOwned) {
+        span->word.forget_claim();
+        if (!pages.is_mine(word.owner())) return;
+        // (If it is current still, it may be about to go away, and have seemed to be queued.)
+        if (span->is_used_up())
+          pages.caches[word.owner()].owned.recover_away(pages, word.owner(), span);
+      } else if (word.state() == SpanState::kFree) {
         // (A record that was never used names cache 0. That may not exist yet: its first thread may
         // have vanished while it made the cache.)
-        if (pages.caches.was_used(word.owner()))
-          pages.maps.hide_from_owner(pages.caches[word.owner()], span);
+        if (pages.caches.was_used(word.owner())) pages.hide_from_owner(word.owner(), span);
         // (A cached large span is the arena's now, too, whatever place may still name it.)
-        if (word.state() == SpanState::kFree) span->word.set(kLargeFree);
+        span->word.set(kLargeFree);
         pages.give(span);
       }
     });
@@ -219,7 +241,7 @@ class ForkRecovery {
   // is shown nowhere.
   SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap;
-    heap.protocol().retire_for_vanished(span);
+    heap.protocol().withdraw_of_vanished(span);
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
@@ -236,62 +258,24 @@ class ForkRecovery {
       free += length.blocks;
     }
     if (free > span->load_word().outstanding()) return retire_current_span(pages, span);
-    const Freed freed = heap.protocol().owned_to_shared(span, cache.number, free);
+    const Freed freed = heap.protocol().owned_to_nobodys(span, cache.number, free);
     if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);
     if (freed == Freed::kRefused) heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
-  // Of a vanished thread. (Blocks of a list that the program has damaged stay out.)
-  SPANALLOC_COLD static void return_loans(Pages& pages, CacheRecord& cache) {
-    cache.loans.for_each([&](ClassId c, Loan& loan) {
-      const SpanRef span = pages.span(loan.span.load_relaxed());
-      const ClassInfo& info = Pages::Classes::info(c);
-      Block* const list = loan.free_list().first();
-      const ListLength length = length_of(list, info.virtual_span, info.blocks);
-      // First: after a fork from here the child must not find them twice.
-      loan.free_list().clear();
-      if (length.blocks == 0 || !length.whole) return;
-      free_to_span(pages, span, list, length.last, length.blocks);
-    });
-  }
-  // Of a vanished thread. (Blocks that the program has written to since their free stay out.)
-  SPANALLOC_COLD static void return_kept(Pages& pages, CacheRecord& cache) {
-    cache.magazines.take_each_of_vanished([&](Block* block) {
-      const SpanRef span = pages.span_of(pages.any_slice_at(address_of(block)));
-      free_to_span(pages, span, block, block, 1);
-    });
-  }
-  // Blocks that are on no list, linked from the newest to the oldest.
-  SPANALLOC_COLD static void free_to_span(Pages& pages, SpanRef span, Block* newest, Block* oldest,
-                                          std::uint32_t count) {
-    Heap& heap = pages.heap;
-    const BlockOffset first =
-        as_block_offset(address_of(newest) - address_of(pages.address(span.number)));
-    const auto link = [&](BlockOffset head) { oldest->link_to(pages.first_of(span, head)); };
-    Freed freed = heap.protocol().free_remote(span, first, count, link);
-    if (freed == Freed::kUncounted) freed = heap.protocol().count_abandoned(span);
-    if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);
-  }
-
   // Does to what other threads may reach only what the thread would do at its end. If a fork
   // interrupts this, the child does it again; steps that were done need not be done twice.
-  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, CacheRecord& cache) {
+  SPANALLOC_COLD static void empty_vanished(Pages& pages, CacheRecord& cache) {
     Heap& heap = pages.heap;
-    // A span may be in two places, if its thread was moving it.
-    const auto share = [&](SpanNumber number) {
-      if (number == SpanNumber::kNone) return;
-      const SpanRef span = pages.span(number);
-      if (span->load_word().is(cache.number, SpanState::kOwned))
-        share_current_span(pages, cache, span);
-    };
-    cache.owned.for_each_place(share);
-    return_loans(pages, cache);
-    return_kept(pages, cache);
-    cache.forget_thread();
+    cache.batches.take_all(pages, [&](SpanRef span, const BlockChain& chain) {
+      const auto link = [&](BlockOffset list) { chain.last->link_to(pages.first_of(span, list)); };
+      const Freed freed =
+          heap.protocol().free_remote(span, pages.offset_of(span, chain.first), chain.count, link);
+      if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);
+      if (freed == Freed::kUncounted) heap.count_abandoned(span, 0);
+    });
     heap.pool_large_spans_of(cache, 0);
     cache.large_spans.forget();
-    pages.maps.clear(cache);
-    heap.put_in_pool(heap.protocol().abandon_all(cache.number), 0);
   }
 };
 

@@ -79,11 +79,11 @@ class Block {
   SPANALLOC_INLINE void link_to(const Block* next) {
     set_link(address_of(this) ^ address_of(next));
   }
-  /// The mark of a block in a magazine (magazines.hpp): free, on no list. It is no link, and of
-  /// this block alone.
-  SPANALLOC_INLINE void mark_kept();
-  SPANALLOC_INLINE bool is_kept() const;
-  SPANALLOC_INLINE bool has_link_or_is_kept(std::size_t span) const;
+  /// The same after all stores before: a fork's child that finds this link finds no batch that
+  /// ends with the block.
+  SPANALLOC_INLINE void link_in_order(const Block* next) {
+    store_in_order(stored_, address_of(this) ^ address_of(next) ^ link_key.read());
+  }
   /// For a block that leaves its list.
   SPANALLOC_INLINE void clear_link() { stored_ = 0; }
   /// For a block that is off its list already: a fork's child finds it with its link, or on no
@@ -102,28 +102,9 @@ struct NoBlock {
   Block block{~std::uint64_t{0}};
 };
 static_assert(offsetof(NoBlock, block) == kEndBit);
-/// The second is no block either: kept blocks are marked by its address. Side by side, at a
-/// multiple of both, so that one test tells addresses of theirs.
-struct alignas(2 * sizeof(NoBlock)) NoBlocks {
-  NoBlock end;
-  NoBlock kept;
-};
-inline constexpr NoBlocks kNoBlocks{};
+inline constexpr NoBlock kNoBlock{};
 constexpr Block* no_block() {
-  return const_cast<Block*>(&kNoBlocks.end.block);
-}
-
-void Block::mark_kept() {
-  link_to(&kNoBlocks.kept.block);
-}
-bool Block::is_kept() const {
-  return link() == (address_of(this) ^ address_of(&kNoBlocks.kept.block));
-}
-bool Block::has_link_or_is_kept(std::size_t span) const {
-  const std::uint64_t link = this->link();
-  constexpr std::uintptr_t kWhich = sizeof(NoBlock);  // the bit in which the two differ
-  return leads_to_block(link, span) ||
-         ((link ^ address_of(this)) & ~kWhich) == address_of(no_block());
+  return const_cast<Block*>(&kNoBlock.block);
 }
 
 /// What a list in a span of `span` bytes holds, up to the first bad link.
@@ -211,17 +192,6 @@ class FreeList {
     block->set_link(link);
     set(block);
   }
-  /// Takes the first block off, if its link has none of `no_link`. nullptr: this is the list's last
-  /// block, or no block, or one that was handed out already, or the program has overwritten the
-  /// link, or the caller is an operator new that leaves.
-  template <class Caller = NoOperator>
-  SPANALLOC_INLINE Block* pop_if_not_last(std::uint64_t no_link) {
-    Block* block = first();
-    keep_in_result_register(block);
-    const std::uint64_t link = block->link<Caller>();
-    if (SPANALLOC_UNLIKELY((link & no_link) != 0)) return nullptr;
-    return take_off(block, link);
-  }
   /// Takes the first block off a list that is not empty. nullptr: the list is damaged.
   SPANALLOC_INLINE Block* pop(std::size_t span) {
     Block* block = first();
@@ -229,15 +199,15 @@ class FreeList {
     if (SPANALLOC_UNLIKELY(!block->is_link(link, span))) return nullptr;
     return take_off(block, link);
   }
-
- private:
-  // Relaxed: what is behind the block was there before. The link goes last.
+  /// Takes the first block off, whose link this is. Relaxed: what is behind the block was there
+  /// before. The link goes last.
   SPANALLOC_INLINE Block* take_off(Block* block, std::uint64_t link) {
     first_.store_relaxed(block->behind(link));
     block->release_link();
     return block;
   }
 
+ private:
   Atomic<Block*> first_;
 };
 

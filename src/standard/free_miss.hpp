@@ -1,6 +1,7 @@
 // The slow paths of free, for what the thread's map does not show.
 //
 //   deallocate                  hit: the map shows an own span or a remote batch: push and count
+//     pass_event                the own span was used up or away, and is current now
 //     look_after                the count is at its end: collect_own(), or the batch is flushed
 //     deallocate_missed         else: caches a span of one block
 //       deallocate_large        no room: older cached large spans go to the pool, or the span does
@@ -24,14 +25,8 @@ template <class Config>
 struct FreeMiss {
   using Classes = SizeClasses<Config>;
   using Misuse = standard::Misuse<Config>;
-  /// A thread that has a cache for one call at a time, as after its exit hook, leaves a span
-  /// uncounted with each block that it allocates. To count it again with each free would be a walk
-  /// over its lists a free: it counts with the first, and each such free from there on. (What it
-  /// leaves out is made up for by the next free of another thread, by adoption, or where memory is
-  /// out.)
-  static constexpr std::uint8_t kFreesPerCount = 16;
 
-  /// The same for an operator delete.
+  /// deallocate_missed() for an operator delete.
   template <OperatorDelete Caller>
   [[gnu::noinline]] static void leave_or_deallocate_missed(void* p, auto& thread) {
     if (SPANALLOC_UNLIKELY(Caller::leaves())) return Caller::free_elsewhere(p);
@@ -54,8 +49,7 @@ struct FreeMiss {
     const ClassId c = span->shown_class();
     const bool is_large = c >= Classes::kFirstLarge && c < Classes::kHuge;
     if (!is_large || !span->begins_at(a) || pages.arena.is_short()) {
-      return cache->magazines.are_open() ? keep_own(p, thread, span)
-                                         : deallocate_others(p, thread, span);
+      return deallocate_others(p, thread, span);
     }
     if constexpr (kPoisons) {
       if (span->load_word() == kLargeInUse) {
@@ -68,8 +62,21 @@ struct FreeMiss {
     cache->timed_work.count_event(thread);
   }
 
-  /// The free of p was an event: a batch is full, or an own span may have become ready, partial or
-  /// empty.
+  /// The free of p into `target`, which the map has shown, was an event. The first into a span
+  /// without a free block makes that the current one of its class.
+  [[gnu::noinline]] static void pass_event(void* p, auto& thread, FreeTarget* target) {
+    if (SPANALLOC_UNLIKELY(!target->is_used_up())) return look_after(p, thread);
+    Span& span = *static_cast<Span*>(target);
+    FreeTarget*& current = thread.current[index_of(target->own_class())];
+    FreeTarget* const last = current;
+    current = target;
+    if (SPANALLOC_UNLIKELY(!span.expect_empty())) return pass_emptied(thread, span, last);
+    if (SPANALLOC_UNLIKELY(last->stock() != Stock::kUsedUp))
+      return thread.cache->owned.displace(thread, span, last);
+    thread.cache->owned.put_away(thread, last);
+    thread.cache->timed_work.count_event(thread);
+  }
+  /// The free of p was an event: a batch is full, or it is time to look at the own span.
   [[gnu::noinline]] static void look_after(void* p, auto& thread) {
     // Another thread may have claimed the span meanwhile. The record stays readable, and tells.
     const SpanRef span = thread.pages->span_of(thread.pages->any_slice_at(address_of(p)));
@@ -84,7 +91,7 @@ struct FreeMiss {
     // (The only block of a span has no link, because its page may never have been touched.)
     const bool has_list = !Classes::has_one_block(span->class_id());
     const auto link = [&](BlockOffset list) {
-      if (has_list) oldest->link_to(pages.first_of(span, list));
+      if (has_list) oldest->link_in_order(pages.first_of(span, list));
     };
     const BlockOffset first = pages.offset_of(span, newest);
     switch (thread.heap->protocol().free_remote(span, first, count, link)) {
@@ -93,16 +100,11 @@ struct FreeMiss {
       case Freed::kEmptied:
         return thread.heap->put_in_pool(span, thread.shard());
       case Freed::kUncounted:
-        if (SPANALLOC_UNLIKELY(thread.exited) && thread.lone_frees++ % kFreesPerCount != 0) return;
         return thread.heap->count_abandoned(span, thread.shard());
       case Freed::kDone:
-      case Freed::kDelayed:
         return;
     }
   }
-
-  /// Frees a block that a magazine has had.
-  static void free_kept(void* p, auto& thread) { deallocate_by_record(p, thread); }
 
   /// What only the program may have used of a block that is freed.
   static void poison_freed(Block* block, auto& pages) {
@@ -114,6 +116,11 @@ struct FreeMiss {
   }
 
  private:
+  // This was the only block of the span that was out.
+  [[gnu::noinline]] static void pass_emptied(auto& thread, Span& span, FreeTarget* last) {
+    thread.cache->owned.displace(thread, span, last);
+    thread.cache->owned.look_at(thread, thread.pages->ref_of(span));
+  }
   // Frees the only block of a span that was not cached: there is no room, or the span is not in
   // use. The older cached large spans go to the pool, which makes room for several frees; if the
   // span is too large even then, it goes there itself.
@@ -147,38 +154,34 @@ struct FreeMiss {
       return deallocate_by_record(p, thread);
     auto* const block = static_cast<Block*>(p);
     if (seems_freed(block, thread, span, word, true)) return deallocate_suspect(p, thread, span);
+    if (word.is_abandoned() && !span->is_withdrawn() &&
+        thread.cache->owned.is_to_adopt(thread, span->class_id(), word.outstanding()) &&
+        adopt(thread, span)) {
+      return thread.deallocate(p);
+    }
     if (thread.cache->batches.add(thread, span, word, block)) return;
-    if (word.state() == SpanState::kOwned &&
-        SPANALLOC_LIKELY(span->word.free_into_owned(
-            word, thread.pages->offset_of(span, block),
-            [&](BlockOffset list) { block->link_to(thread.pages->first_of(span, list)); }))) {
+    const bool is_seen =
+        word.state() == SpanState::kOwned || span->abandoned_link.load_relaxed() != 0;
+    if (SPANALLOC_LIKELY(is_seen &&
+                         span->word.free_into_used(
+                             word, thread.pages->offset_of(span, block), [&](BlockOffset list) {
+                               block->link_to(thread.pages->first_of(span, list));
+                             }))) {
       return;
     }
     free_to_span(thread, span, block, block, 1);
   }
 
-  // Puts a block of an own span into its class's magazine, if that is open and has room.
-  [[gnu::noinline]] static void keep_own(void* p, auto& thread, SpanRef slice) {
-    const SpanRef span = thread.pages->span_of(slice);
-    auto* const block = static_cast<Block*>(p);
-    if (thread.is_mine(span->load_word()) && span->is_block(address_of(p)) &&
-        SPANALLOC_LIKELY(!Misuse::looks_free(block))) {
-      const ClassId c = span->class_id();
-      auto& magazines = thread.cache->magazines;
-      if (SPANALLOC_UNLIKELY(c < magazines.kFirst || !magazines.has_room(c)))
-        return deallocate_own(p, thread, span);
-      poison_freed(block, *thread.pages);
-      magazines.keep(c, block);
-      // A thread that lives off its magazines passes by, too.
-      return thread.cache->timed_work.count_event(thread);
-    }
-    deallocate_unkept(p, thread);
-  }
-  // (Finds the slice once more, so that keep_own() need not save it.)
-  [[gnu::noinline]] static void deallocate_unkept(void* p, auto& thread) {
-    const std::size_t number = thread.pages->slice_of(address_of(p));
-    deallocate_others(p, thread,
-                      thread.pages->span(SpanNumber{static_cast<std::uint32_t>(number)}));
+  // The span of a block that is out, which nobody owns. False: another thread holds it, or has it.
+  [[gnu::noinline]] static bool adopt(auto& thread, SpanRef span) {
+    const auto inside = thread.enter();
+    const auto hand = thread.hold();
+    if (!span->word.hold().done) return false;
+    const OwnedSpan owned = thread.heap->protocol().own_held(span, thread.cache->number);
+    span->set_others(0);  // for all that is known the thread has allocated them
+    thread.cache->owned.make_current(thread, span->class_id(), span);
+    SpanBlocks<Config>::add_remotes(thread, span, owned.remotes);
+    return true;
   }
 
   // The checks of a block that goes to a span which this thread does not own. True: it is to be
@@ -209,8 +212,7 @@ struct FreeMiss {
     Block* list = span->free_list().first();
     if (SPANALLOC_UNLIKELY(list == block) || Misuse::looks_free(block))
       return deallocate_suspect(p, thread, span);
-    if (SPANALLOC_LIKELY(!thread.cache->magazines.is_open(span->class_id())))
-      thread.miss_map(span, *span.record);
+    thread.miss_map(span, *span.record);
     poison_freed(block, *thread.pages);
     if (SPANALLOC_UNLIKELY(
             FreeTarget::push(span.record, block, address_of(list) ^ address_of(block)))) {
@@ -241,10 +243,8 @@ struct FreeMiss {
 
   [[gnu::noinline]] static void collect_own(auto& thread, SpanRef span) {
     SPANALLOC_ASSERT(thread.cache != nullptr && thread.pages->is_mine(thread.cache->number));
-    if (thread.is_owned_here(span->load_word())) return thread.cache->owned.look_at(thread, span);
-    const auto inside = thread.enter();
-    if (thread.heap->protocol().collect_after_free(span, thread.cache->number))
-      thread.heap->put_in_pool(span, thread.shard());
+    if (span->is_used_up()) return pass_event(nullptr, thread, span.record);
+    thread.cache->owned.look_at(thread, span);
   }
 };
 

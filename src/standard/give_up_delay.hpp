@@ -1,10 +1,10 @@
 // Decides how often a thread keeps an emptying current span that it might give up.
 //
-// OwnedSpans::look_at_current() shares such a span, because its thread may be about to wait for
-// long. A program that frees and allocates in turn, a few dozen blocks at a time, would lose a span
-// in each round and look for another one at once. So if a class needs a span soon after it has
-// given one up, its spans stay the next 1, 3, 7 ... 127 times. If it needs one only later, the
-// thread has waited in between, and the delay goes back to 0.
+// OwnedSpans::look_at() gives up such a span, because its thread may be about to wait for long. A
+// program that frees and allocates in turn, a few dozen blocks at a time, would lose a span in each
+// round and look for another one at once. So if a class needs a span soon after it has given one
+// up, its spans stay the next 7, 63, 127 times. If it needs one only later, the thread has waited
+// in between, and the delay goes back to 0.
 #pragma once
 
 #include "standard/size_classes.hpp"
@@ -35,7 +35,7 @@ class GiveUpDelay {
     word_of(c) &= ~bit_of(c);
     std::uint8_t& delay = last_delay_[index_of(c)];
     delay = now_ms - given_up_ms_ <= Config::kNeededSoonMs
-                ? static_cast<std::uint8_t>((delay * 2 + 1) & Config::kMostGiveUpDelay)
+                ? static_cast<std::uint8_t>((delay * 8 + 7) & Config::kMostGiveUpDelay)
                 : 0;
     left_[index_of(c)] = delay;
   }
@@ -50,7 +50,7 @@ class GiveUpDelay {
   std::uint64_t given_up_ms_ = 0;  // when any class did last; each did then or earlier
   std::uint64_t given_up_[(kClassCount + 63) / 64] = {};
   std::uint8_t left_[kClassCount] = {};        // how many times the class's span stays yet
-  std::uint8_t last_delay_[kClassCount] = {};  // what left_ began with: 0, 1, 3, 7 ... 127
+  std::uint8_t last_delay_[kClassCount] = {};  // what left_ began with: 0, 7, 63, 127
 };
 
 }  // namespace spanalloc::standard

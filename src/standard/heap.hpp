@@ -1,17 +1,16 @@
 // A heap: the spans of its threads' caches, and the pool where empty spans wait, on a page layer.
 //
 //   thread cache (one a thread)
-//     -> span_protocol.hpp (lists under a lock, one a cache): says which spans are empty
+//     -> span_protocol.hpp: says which spans are empty, and whose they are
 //     -> Heap::take_span / put_in_pool -> pool (lock-free) -> page layer's arena (lock-free)
 //
 // A pool is a bounded cache of spans, by size and shard, whose memory is dirty. Spans that it has
 // no room for go down to the arena. The arena merges them with their neighbours, so that memory
 // freed at one size serves every other. A request that the pool cannot serve looks for dirty memory
-// first: in the arena, in large spans that other threads keep, in the pool for other sizes, in
-// spans whose owners have not noticed that they are empty. Then it takes clean memory that needs no
-// system call, then drains the pool, and only then takes new address space. Memory that nobody
-// wanted for the decay time is purged by any thread that runs a slow path (or by a background
-// thread, if the user asks for it).
+// first: in the arena, in large spans that other threads keep, in the pool for other sizes. Then it
+// takes clean memory that needs no system call, then drains the pool, and only then takes new
+// address space. Memory that nobody wanted for the decay time is purged by any thread that runs a
+// slow path (or by a background thread, if the user asks for it).
 //
 // Objects above the largest class come from the arena directly. One that grows without room behind
 // it may move out; it is a mapping of its own from then on (PageLayer::outside).
@@ -97,8 +96,8 @@ class Heap {
   }
 
   /// Begins a life: writes the record of a span that was just taken, at last its word; from there
-  /// on the span is in use. It is owned and none of its blocks is carved, or it is shared and its
-  /// one block is out. Blocks begin at `offset` in the span.
+  /// on the span is in use. It is owned or held and none of its blocks is carved, or its one block
+  /// is out. Blocks begin at `offset` in the span.
   void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word, std::size_t offset = 0) {
     const ClassInfo& info = Classes::info(c);
     const SpanRef span = fresh.span;
@@ -120,11 +119,23 @@ class Heap {
       begin_life(fresh, c, owned);
       return {fresh.span};
     }
-    SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list() == ListId::kNone);
+    SPANALLOC_ASSERT(fresh.span->class_id() == c);
     const SpanWord was = fresh.span->load_word();
     SPANALLOC_ASSERT(was.state() == SpanState::kFree);
+    fresh.span->set_others(0);
     fresh.span->go_on(owned);
     return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
+  }
+  /// The same of a span that begins as nobody's, and that the thread holds.
+  SpanRef begin_held_life(const FreshSpan& fresh, ClassId c) {
+    if (!fresh.has_blocks) {
+      begin_life(fresh, c, kNewHeld);
+      return fresh.span;
+    }
+    const BlockOffset head = pages_.cut_lists(fresh.span, fresh.span->load_word().head());
+    fresh.span->set_others(0);
+    fresh.span->go_on(kNewHeld.with_head(head));
+    return fresh.span;
   }
   /// begin_life() of a span of one block. Freeing the block sets the word to free.
   /// Nothing else changes in the record of a span of the same class: while the block is out, only a
@@ -132,7 +143,7 @@ class Heap {
   void begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset) {
     SPANALLOC_ASSERT(Classes::has_one_block(c));
     if (!fresh.same_class) return begin_life(fresh, c, kLargeInUse, offset);
-    SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list() == ListId::kNone);
+    SPANALLOC_ASSERT(fresh.span->class_id() == c);
     fresh.span->move_block(address_of(pages_.address(fresh.span.number)) + offset,
                            Classes::info(c));
     begin_same_life(fresh.span);
@@ -226,66 +237,20 @@ class Heap {
     if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) pages_.damaged(span);
   }
   /// The same of all that were abandoned since it was last called. False: none was. (It goes
-  /// through all spans.)
+  /// through all spans, and claims away ones that are empty.)
   SPANALLOC_COLD bool count_all_abandoned(unsigned shard) {
     // Acquire: the words of the spans that were noted before. A later note stays for the next call.
     if (has_uncounted_.load_relaxed() == 0 || has_uncounted_.exchange_acq_rel(0) == 0) return false;
     pages_.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       if (free || number + slices > index_of(pages_.end_of_spans())) return;
-      count_abandoned(pages_.span(SpanNumber{number}), shard);
+      const SpanRef span = pages_.span(SpanNumber{number});
+      if (protocol_.claim_if_away(span)) return put_in_pool(span, shard);
+      count_abandoned(span, shard);
     });
     return true;
   }
   /// A thread has abandoned a span as it was. Release: who takes the note sees the span's word.
   void note_uncounted() { has_uncounted_.store_release(1); }
-  /// Pools empty spans whose owners have not noticed it, from up to `at_most` caches. Returns how
-  /// many.
-  SPANALLOC_COLD std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard) {
-    std::uint32_t next = next_cache_.fetch_add_relaxed(
-        static_cast<std::uint32_t>(min_of(index_of(pages_.caches.end()), at_most)));
-    std::uint32_t claimed = 0;
-    for_caches_in_turn(next, at_most, nullptr, [&](CacheRecord& other) {
-      const SpanChain chain = protocol_.claim_unnoticed_empties(other.number);
-      put_in_pool(chain, shard);
-      claimed += chain.count;
-      return false;
-    });
-    return claimed;
-  }
-
-  /// Takes a loan: the remote list of a span of class c that another cache owns, if it has so many
-  /// blocks as `at_least` says. Looks at some caches, in turn.
-  struct Borrowed {
-    SpanRef span;
-    BlockOffset first = BlockOffset::kNone;
-    std::uint32_t count = 0;
-    explicit operator bool() const { return static_cast<bool>(span); }
-  };
-  [[gnu::noinline]] Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least) {
-    Borrowed borrowed;
-    unsigned looks = 0;
-    for_caches_in_turn(
-        borrower.loans.next_lender, Config::kLendersPerMiss, &borrower, [&](CacheRecord& lender) {
-          // The lender may have other spans by now: the protocol looks again.
-          const auto borrow_from = [&](SpanNumber owned) {
-            if (owned == SpanNumber::kNone) return false;
-            if (++looks > Config::kLooksPerLoan) return true;
-            const SpanRef span = pages_.span(owned);
-            if (span->shown_class() != c) return false;
-            const RemoteList list = protocol_.borrow(span, lender.number, c, at_least);
-            if (list.first != BlockOffset::kNone) borrowed = {span, list.first, list.count};
-            return list.first != BlockOffset::kNone;
-          };
-          bool done = borrow_from(lender.owned.current(c));
-          for (unsigned place = 0; place < lender.owned.used_up().kPlaces && !done; ++place)
-            done = borrow_from(lender.owned.used_up().span(place));
-          return done;
-        });
-    return borrowed;
-  }
-  /// False: there never were two threads at a time.
-  bool may_have_lenders() { return index_of(pages_.caches.end()) > 1; }
-
   /// Puts the cached large spans of a cache into the pool.
   void pool_large_spans_of(CacheRecord& cache, unsigned shard) {
     cache.large_spans.for_each([&](Span& span) {
@@ -387,11 +352,8 @@ class Heap {
     check_all_back(span);
     pages_.give(span);
   }
-  /// Puts into the pool what threads keep and do not use, and know or do not know to be empty.
-  void pool_all_unused(unsigned shard) {
-    claim_empty_of_others(UINT32_MAX, shard);
-    pool_large_spans(shard);
-  }
+  /// Puts into the pool what threads keep and do not use.
+  void pool_all_unused(unsigned shard) { pool_large_spans(shard); }
 
   /// The shard of the thread that has `cache` (nullptr: of a thread without one).
   SPANALLOC_INLINE unsigned shard_of(const CacheRecord* cache) const {
@@ -424,22 +386,6 @@ class Heap {
   AbandonedSpans<Pages, Classes::kSmallClasses> abandoned;
 
  private:
-  // Calls f(cache) for threads' caches, for up to `at_most` from number `next` on, until one is
-  // true. Leaves out `but`, and records that no thread has.
-  template <class F>
-  void for_caches_in_turn(std::uint32_t& next, std::uint32_t at_most, const CacheRecord* but, F f) {
-    const std::size_t count = index_of(pages_.caches.end());
-    const std::size_t steps = min_of(count, std::size_t{at_most} + kIdleLeftOut);
-    std::uint32_t looked_at = 0;
-    for (std::size_t i = 0; i < steps && looked_at < at_most; ++i) {
-      const CacheNumber number{static_cast<std::uint32_t>(next++ % count)};
-      if (!pages_.caches.has(number)) continue;
-      CacheRecord& cache = pages_.caches[number];
-      if (cache.thread.load_relaxed() == 0 || &cache == but) continue;
-      ++looked_at;
-      if (f(cache)) return;
-    }
-  }
   FreshSpan as_fresh(const typename Arena::Taken& taken) {
     if (taken.first == 0) return {};
     SPANALLOC_ASSERT(SpanNumber{taken.first} < pages_.end_of_spans());
@@ -493,9 +439,6 @@ class Heap {
     if (drain_for(slices, shard, Config::kDrainedPerSlice)) {
       if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return fresh;
     }
-    if (claim_empty_of_others(Config::kCachesPerMiss, shard) != 0) {
-      if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
-    }
     return take(Reuse::kDirtyFirst);
   }
   template <class AtHand>
@@ -535,8 +478,7 @@ class Heap {
   // In a span that counts as empty: a block that is on no list. nullptr: all are free.
   using InUse = const char*;
   InUse pool_or_retire(SpanRef span, unsigned shard) {
-    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree &&
-                     span->list() == ListId::kNone);
+    SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);
     SPANALLOC_ASSERT(shard < pool_.shards());  // no other stack is ever looked at
     const ClassId c = span->class_id();
     const ClassInfo& info = Classes::info(c);
@@ -615,12 +557,10 @@ class Heap {
   // served from, and never empty.
   SPANALLOC_COLD void retire(SpanRef span) {
     const SpanWord lost =
-        SpanWord::make(kNobody, SpanState::kShared, pages_.capacity(span->class_id()));
-    span->free_list().clear();
-    span->rest().clear();
-    span->expect_frees(1);
+        SpanWord::make(kNobody, SpanState::kNobodys, pages_.capacity(span->class_id()));
+    span->lose_free_blocks();
     span->set_withdrawn(true);
-    span->word.set(lost.with_delayed(true));
+    span->word.set(lost.with_mark(true));
   }
   SPANALLOC_COLD [[noreturn]] static void block_in_use(InUse block) {
     os::fatal(
@@ -629,14 +569,11 @@ class Heap {
         block);
   }
 
-  // So many records without a thread a walk over some caches leaves out at most.
-  static constexpr std::size_t kIdleLeftOut = 64;
-
   Pages& pages_;
   Protocol protocol_;
   Pool pool_;
-  // The cache to look at next for what it does not need. Alone in its line: each pool miss changes
-  // it.
+  // The cache to look at next for what it does not need. In a line of its own, because each pool
+  // miss changes it, with what changes when a thread ends.
   alignas(kCacheLine) Atomic<std::uint32_t> next_cache_{0};
   Atomic<std::uint32_t> has_uncounted_{0};
 };

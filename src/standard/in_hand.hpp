@@ -2,7 +2,7 @@
 //
 // A function has a span in hand while it relies on what it has read of an owned span: that the
 // thread owns it, in which place it stands, what its lists are. Work on the thread's own spans may
-// share any of them, and another thread may own a shared span at once. So such work begins with
+// give up any of them, and another thread may own such a span at once. So such work begins with
 // nothing in hand: docs/concurrency.md, "Work on a thread's own spans".
 #pragma once
 

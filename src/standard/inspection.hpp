@@ -90,37 +90,24 @@ struct InspectionAccess {
     out.span_word = offsetof(Span, word);
     out.span_class = offsetof(Span, size_class_);
     out.span_carved = offsetof(Span, carved_);
-    out.span_quota = offsetof(Span, quota_);
-    out.span_left = offsetof(Span, left_);
     out.span_list = offsetof(Span, free_list_);
     out.span_rest = offsetof(Span, rest_);
     out.span_purged = offsetof(Span, purged_);
     out.span_retired = offsetof(Span, withdrawn_);
     out.word_owner_shift = SpanWord::kOwnerShift;
     out.word_state_shift = SpanWord::kIdentityShift;
-    out.word_cached_bit = static_cast<std::uint32_t>(log2_floor(SpanWord::kDelayedBit));
+    out.word_cached_bit = static_cast<std::uint32_t>(log2_floor(SpanWord::kMarkBit));
     out.word_nobody = index_of(standard::kNobody);
   }
 
   template <class Config>
   static constexpr void tell_cache(Inspection& out) {
     using Record = standard::CacheRecord<Config>;
-    using Magazines = standard::Magazines<Config>;
-    using Magazine = typename Magazines::Magazine;
-    using Loans = standard::Loans<Config>;
     using Batches = standard::RemoteBatches<Config>;
-    using standard::Loan;
     using standard::RemoteBatch;
     out.cache_stride = sizeof(Record);
     out.cache_thread = offsetof(Record, thread);
     out.cache_forks_of = offsetof(Record, forks);
-    out.cache_magazines = offsetof(Record, magazines) + offsetof(Magazines, magazines_);
-    out.magazine_stride = sizeof(Magazine);
-    out.magazine_first = index_of(Magazines::kFirst);
-    out.magazine_count = offsetof(Magazine, count);
-    out.cache_loans = offsetof(Record, loans) + offsetof(Loans, loans_);
-    out.loan_stride = sizeof(Loan);
-    out.loan_list = offsetof(Loan, free_list_);
     out.cache_batches = offsetof(Record, batches) + offsetof(Batches, batches_);
     out.batch_count = Batches::kBatches;
     out.batch_stride = sizeof(RemoteBatch);
@@ -133,15 +120,11 @@ struct InspectionAccess {
   static constexpr void tell_blocks(Inspection& out) {
     using standard::BlockTest;
     using standard::Span;
-    using Record = standard::CacheRecord<Config>;
-    using Magazines = standard::Magazines<Config>;
     using Outside = typename standard::BlocksOutside<Config>::Entry;
-    out.kept_mark = sizeof(standard::NoBlock);
     out.span_order = offsetof(Span, order_);
     out.span_first = offsetof(Span, shown_) + offsetof(BlockTest, base);
     out.batch_list = offsetof(standard::RemoteBatch, free_list_);
-    out.cache_slots = offsetof(Record, magazines) + offsetof(Magazines, blocks_);
-    out.slots_stride = sizeof(Magazines::blocks_[0]);
+    out.batch_lent = offsetof(standard::RemoteBatch, lent);
     out.outside_before = Outside::kBeforeShift;
     out.outside_end = Outside::kEndOfBytes;
   }

@@ -6,11 +6,11 @@
 //
 //   never carved, purged     free   the record says how many
 //   on the remote list       free   the span word's count
-//   on a shared span's lists free   the owner's count; the word's, if it is abandoned
-//   on a used-up span's list free   the owner's count
-//   in magazines, batches    free   their counts; for the span these blocks are out
+//   on an abandoned span's lists
+//                            free   the word's count
+//   in batches               free   their counts; for the span these blocks are out
 //   on a current span's list        the calling thread's own is gone through. Another one's has no
-//   in a loan                       count, and only its thread may follow its links: what may be
+//   in a batch that was lent        count, and only its thread may follow its links: what may be
 //                                   there is unsure (nothing, if the list shows that it is empty)
 //   of a retired span        unsure lost, unless the program has it
 //
@@ -34,9 +34,9 @@
 
 namespace spanalloc::standard {
 
-/// Of the heap of a thread cache, made by its thread; takes locks, and no memory. With no lock held
-/// it gives back abandoned spans that turn out to be empty.
-/// About 5 KiB, for the stack. (Cold: inlined it is some KiB more.)
+/// Of the heap of a thread cache, made by its thread; takes no memory. It gives back abandoned
+/// spans that turn out to be empty. About 5 KiB, for the stack. (Cold: inlined it is some KiB
+/// more.)
 template <class Config>
 class Inventory {
   using Classes = SizeClasses<Config>;
@@ -52,7 +52,7 @@ class Inventory {
     totals.spans_lost_to_fork = heap_.lost_to_fork.load_relaxed();
     begin_totals();
     if (!pages_.is_started()) return;
-    // Entered: the walk takes locks of owners, and a fork's child must know who may hold one.
+    // Entered: the walk may hold a span, and a fork's child must know that.
     const auto inside = thread.enter();
     mine_ = thread.cache;
     walk_spans();
@@ -76,10 +76,23 @@ class Inventory {
   template <class F>
   SPANALLOC_COLD void for_each_thread(F&& f) const {
     if (!pages_.is_started()) return;
+    // Some threads at a time: the spans tell whose they are, and there may be many.
+    ThreadFigures figures[kThreadsAtATime];
+    Record* records[kThreadsAtATime];
+    unsigned count = 0;
+    const auto flush = [&] {
+      add_owned_spans(records, figures, count);
+      for (unsigned i = 0; i < count; ++i) f(figures[i]);
+      count = 0;
+    };
     pages_.caches.for_each([&](Record& cache) {
       const std::uintptr_t mark = cache.thread.load_relaxed();
-      if (mark != 0) f(figures_of(cache, mark));
+      if (mark == 0) return;
+      records[count] = &cache;
+      figures[count++] = kept_by(cache, mark);
+      if (count == kThreadsAtATime) flush();
     });
+    flush();
   }
 
  private:
@@ -92,7 +105,7 @@ class Inventory {
     std::size_t unsure = 0;
 
     std::size_t live() const { return blocks - min_of(blocks, free + unsure); }
-    // A block that a magazine or a batch holds may be one of those that are unsure, too.
+    // A block that a batch holds may be one of those that are unsure, too.
     void bound() {
       free = min_of(free, blocks);
       unsure = min_of(unsure, blocks - free);
@@ -176,17 +189,12 @@ class Inventory {
     Row row{1, blocks, carved, blocks - carved + purged + remote, 0};
     if (word.state() == SpanState::kOwned) {
       count_own_list(span, word, info, row);
-    } else if (span->is_withdrawn()) {
+    } else if (span->is_withdrawn() || word.state() == SpanState::kHeld) {
       row.unsure = blocks;
     } else {
-      count_shared(span, info, row);
+      row.free = remote;  // nobody's: the word counts all that is free
     }
     return row;
-  }
-  // (The span may be of any class by now.)
-  static bool is_current(const Record& cache, SpanRef span) {
-    const ClassId c = span->shown_class();
-    return c < Classes::kFirstLarge && cache.owned.current(c) == span.number;
   }
   SPANALLOC_COLD void count_own_list(SpanRef span, SpanWord word, const ClassInfo& info,
                                      Row& row) const {
@@ -194,25 +202,9 @@ class Inventory {
     Record& cache = pages_.caches[word.owner()];
     if (&cache == mine_) {
       row.free += on_lists(span, info);
-    } else if (!is_current(cache, span) && cache.owned.used_up().has(span.number)) {
-      row.free += min_of(span->uncollected(), info.blocks);
-    } else if (!span->free_list().is_empty() || !span->rest().is_empty()) {
+    } else if (!span->is_used_up() && (!span->free_list().is_empty() || !span->rest().is_empty())) {
       row.unsure = info.blocks;
     }
-  }
-  // Under the lock of the cache that has the span: nobody becomes its owner meanwhile, and it does
-  // not become another class's (who claims it waits for the lock).
-  SPANALLOC_COLD void count_shared(SpanRef span, const ClassInfo& info, Row& row) const {
-    bool found = false;
-    const Freed freed = heap_.protocol().with_shared(span, true, [&](SpanWord now, bool) {
-      if (&Classes::info(span->class_id()) != &info) return;
-      found = true;
-      row.free = info.blocks - now.outstanding() + span->uncollected();
-    });
-    if (freed == Freed::kEmptied) heap_.put_in_pool(span, 0);
-    if (SPANALLOC_UNLIKELY(freed == Freed::kRefused)) pages_.damaged(span);
-    // On its way to a list or off it.
-    if (!found) row.unsure = info.blocks;
   }
   SPANALLOC_COLD static std::uint32_t on_lists(SpanRef span, const ClassInfo& info) {
     std::uint32_t blocks = 0;
@@ -223,24 +215,24 @@ class Inventory {
 
   // What a thread keeps: blocks that are out for their spans.
   SPANALLOC_COLD void count_kept(Record& cache) {
-    cache.batches.for_each_held([&](SpanNumber number, std::uint32_t blocks) {
-      if (number >= pages_.end_of_spans()) return;
-      add_kept(pages_.span(number)->shown_class(), blocks);
-    });
-    for (unsigned c = index_of(cache.magazines.kFirst); c < Classes::kSmallClasses; ++c)
-      add_kept(ClassId{c}, cache.magazines.count(ClassId{c}));
-    cache.loans.for_each([&](ClassId c, Loan& loan) {
-      const ClassInfo& info = Classes::info(c);
-      if (loan.free_list().is_empty()) return;
-      if (&cache == mine_) {
-        add_kept(c, length_of(loan.free_list().first(), info.virtual_span, info.blocks).blocks);
+    cache.batches.for_each_held([&](const RemoteBatch& batch) {
+      if (batch.number() >= pages_.end_of_spans()) return;
+      const ClassId c = pages_.span(batch.number())->shown_class();
+      if (c >= Classes::kFirstLarge) return;  // the span has begun another life
+      if (batch.is_lent() && &cache != mine_) {
+        rows_[index_of(c)].unsure += batch.count();
       } else {
-        rows_[index_of(c)].unsure += min_of(loan.blocks(), info.blocks);
+        add_kept(c, blocks_in(batch, c));
       }
     });
   }
+  // Of a batch that was lent the calling thread goes through its own.
+  SPANALLOC_COLD static std::uint32_t blocks_in(const RemoteBatch& batch, ClassId c) {
+    if (!batch.is_lent()) return batch.count();
+    const ClassInfo& info = Classes::info(c);
+    return length_of(batch.free_list().first(), info.virtual_span, info.blocks).blocks;
+  }
   SPANALLOC_COLD void add_kept(ClassId c, std::uint32_t blocks) {
-    if (c >= Classes::kFirstLarge) return;  // the span has begun another life
     rows_[index_of(c)].free += blocks;
     totals.kept_block_bytes += std::size_t{blocks} * Classes::info(c).block_size;
   }
@@ -283,37 +275,42 @@ class Inventory {
            maps * MapTable<Config>::kMapBytes;
   }
 
-  SPANALLOC_COLD ThreadFigures figures_of(Record& cache, std::uintptr_t mark) const {
-    ThreadFigures out;
-    out.mark = mark;
-    const auto add = [&](SpanNumber number) {
-      if (number == SpanNumber::kNone || number >= pages_.end_of_spans()) return;
-      const SpanRef span = pages_.span(number);
+  static constexpr unsigned kThreadsAtATime = 64;
+
+  // `records`: of the next threads, by number.
+  SPANALLOC_COLD void add_owned_spans(Record* const* records, ThreadFigures* figures,
+                                      unsigned count) const {
+    pages_.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
+      if (free || number + slices > index_of(pages_.end_of_spans())) return;
+      const SpanRef span = pages_.span(SpanNumber{number});
       const SpanWord word = span->word.load_acquire();
       const ClassId c = span->shown_class();
-      if (!word.is(cache.number, SpanState::kOwned) || c >= Classes::kFirstLarge) return;
+      if (word.state() != SpanState::kOwned || c >= Classes::kFirstLarge) return;
+      unsigned i = 0;
+      while (i < count && records[i]->number != word.owner()) ++i;
+      if (i == count) return;
       const ClassInfo& info = Classes::info(c);
       Row row = blocks_of(span, word, info);
       row.bound();
+      ThreadFigures& out = figures[i];
       ++out.spans;
       out.span_bytes += info.virtual_span;
       out.live_bytes += row.live() * info.block_size;
       out.unsure_bytes += row.unsure * info.block_size;
-    };
-    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
-      add(cache.owned.current(ClassId{c}));
-      out.kept_block_bytes +=
-          std::size_t{cache.magazines.count(ClassId{c})} * Classes::info(ClassId{c}).block_size;
-    }
-    for (unsigned place = 0; place < OwnedSpans<Config>::UsedUp::kPlaces; ++place) {
-      const SpanNumber number = cache.owned.used_up().span(place);
-      // (On its way from here to a class's current span it is in both places.)
-      if (number < pages_.end_of_spans() && !is_current(cache, pages_.span(number))) add(number);
-    }
-    cache.batches.for_each_held([&](SpanNumber number, std::uint32_t blocks) {
-      if (number >= pages_.end_of_spans()) return;
-      const ClassId c = pages_.span(number)->shown_class();
-      out.kept_block_bytes += std::size_t{blocks} * Classes::info(c).block_size;
+    });
+  }
+  SPANALLOC_COLD ThreadFigures kept_by(Record& cache, std::uintptr_t mark) const {
+    ThreadFigures out;
+    out.mark = mark;
+    cache.batches.for_each_held([&](const RemoteBatch& batch) {
+      if (batch.number() >= pages_.end_of_spans()) return;
+      const ClassId c = pages_.span(batch.number())->shown_class();
+      const std::size_t size = Classes::info(c).block_size;
+      if (batch.is_lent() && &cache != mine_) {
+        out.unsure_bytes += batch.count() * size;
+      } else {
+        out.kept_block_bytes += blocks_in(batch, c) * size;
+      }
     });
     cache.large_spans.for_each_once([&](const Span& span) {
       out.kept_span_bytes += Classes::info(span.shown_class()).virtual_span;

@@ -1,16 +1,18 @@
 // The slow paths of malloc, calloc and aligned requests.
 //
-//   allocate                  hit: pops the list of the class's current span, or of its loan
+//   allocate                  hit: pops the list of the class's current span, or of a batch
 //     allocate_larger         the same above 1,152 B
 //     allocate_large          above 32 KiB: the cached large span that was freed last
+//     allocate_last           the list's last block, of a span that has no other
+//     allocate_beyond         the list is empty: the span that was current before it has a block
 //     allocate_missed         else:
 //       Refill::take_last     hands out the list's last block, and refills the list with what the
-//                             span has, or with a ready used-up span
+//                             span has
 //       allocate_class        no block: Refill::refill() takes what the span has, its remote list,
-//                             or a used-up span. Else the span becomes used up, and find_span()
-//                             finds another: a partial one of the thread's own (delayed ones are
-//                             collected if there is none, and with each 8th search), an abandoned
-//                             one, a loan, what Heap::take_span() has, at last a nearly full one
+//                             a ready span, or an away one of which others have freed enough. Else
+//                             find_span() finds one that is nobody's, or what Heap::take_span()
+//                             has. A thread that has allocated little in the class is lent some
+//                             blocks of such a span instead
 //       allocate_huge         above 1 MiB: LargeBlocks::take_own_span()
 #pragma once
 
@@ -46,17 +48,40 @@ struct MallocMiss {
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
 
-  /// Of a class that may have a magazine: the block that it holds.
+  /// The short path has met the list of `target`, the class's current span, whose first block has
+  /// this link: no block is behind it, or the list is empty, or damaged. The last block of a span
+  /// without another one leaves the span used up.
   template <class Policy>
-  [[gnu::noinline]] static void* allocate_kept(std::size_t n, auto& thread) {
-    if (auto* const cache = thread.template cache_for<Policy>();
-        SPANALLOC_LIKELY(cache != nullptr)) {
-      const ClassId c = ClassLookup<Config>::small[n];
-      if (Block* const block = cache->magazines.take(c); block != nullptr) return block;
+  [[gnu::noinline]] static void* allocate_last(std::size_t n, auto& thread, FreeTarget* target,
+                                               std::uint64_t link) {
+    Block* const block = target->free_list().first();
+    const bool is_last = link == (address_of(block) ^ address_of(no_block()));
+    if (SPANALLOC_UNLIKELY(!is_last || target->stock() != Stock::kNone))
+      return allocate_beyond<Policy>(n, thread, target);
+    target->free_list().take_off(block, link);
+    target->use_up();
+    unpoison(block, Classes::info(target->own_class()).block_size);
+    return block;
+  }
+
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_beyond(std::size_t n, auto& thread, FreeTarget* target) {
+    const ClassId c = target->own_class();
+    // (Class 0 is that of no span: of a class that the thread has not had.)
+    if (target->is_used_up() && index_of(c) != 0 && thread.cache->owned.take_next(thread, c)) {
+      FreeTarget* const next = thread.current[index_of(c)];
+      Block* const block = next->free_list().first();
+      const std::uint64_t link = block->template link<Policy>();
+      const ClassInfo& info = Classes::info(c);
+      if (SPANALLOC_LIKELY(leads_to_block(link, info.virtual_span))) {
+        next->free_list().take_off(block, link);
+        unpoison(block, info.block_size);
+        return block;
+      }
+      return allocate_last<Policy>(n, thread, next, link);
     }
     return allocate_missed<Policy>(n, thread);
   }
-
   /// A block with a span of its own: the cached large span that the thread has freed last, if its
   /// class fits.
   template <class Policy>
@@ -97,14 +122,13 @@ struct MallocMiss {
       p = thread.allocate(n);
     } else {
       // Such a block is carved alone: into an empty list refill() brings just that one.
-      if (thread.list_of(c).is_empty()) p = thread.cache->magazines.take(c);
-      if (p == nullptr && thread.list_of(c).is_empty()) {
+      if (thread.list_of(c).is_empty()) {
         const auto inside = thread.enter_miss();
         thread.cache->timed_work.count_miss(thread);
         refilled = Refill<Config>::refill(thread, c);
         if (refilled == Refilled::kNothing) return nullptr;
       }
-      if (p == nullptr) p = Refill<Config>::take(thread, c);
+      p = Refill<Config>::take(thread, c);
     }
     if (p != nullptr) fill.write(p, refilled == Refilled::kZeroBlocks);
     return p;
@@ -132,16 +156,14 @@ struct MallocMiss {
     free_put_off(thread);
     const auto inside = thread.enter_miss();
     // There is no cache record left (there is room for 262,144 living threads), or no memory for
-    // one.
+    // one, or the thread has ended.
     if (SPANALLOC_UNLIKELY(thread.cache == nullptr && !ThreadLife<Config>::attach(thread))) {
       if (c >= Classes::kFirstLarge) return Large::take_own_span(thread, request, Fill{});
-      return Large::take_own_span(thread, {as_small(c).bytes, Classes::kSlice}, Fill{});
+      return thread.pages->start() ? Refill<Config>::take_alone(thread, c) : nullptr;
     }
     thread.cache->timed_work.count_miss(thread);
-    void* p = c < Classes::kFirstLarge ? Refill<Config>::take(thread, c)
-                                       : Large::take(thread, c, request, Fill{});
-    ThreadLife<Config>::detach_if_exited(thread);
-    return p;
+    return c < Classes::kFirstLarge ? static_cast<void*>(Refill<Config>::take(thread, c))
+                                    : Large::take(thread, c, request, Fill{});
   }
   static Request as_small(ClassId c) {
     const std::size_t bytes = Classes::info(c).block_size;

@@ -43,6 +43,9 @@
 
 namespace spanalloc::standard {
 
+template <class Config>
+class ForkRecovery;
+
 /// Thread-safe; constant-initialised. Callers have entered a heap (HeapCall), but for start(),
 /// wait_for_epoch(), before_malloc(), want_soft_limit() and enter_child().
 template <class Config>
@@ -125,6 +128,20 @@ class MemoryReturn {
     pages_.arena.shortage().set(Shortage::kSoftLimit, soft_limit.is_near());
     count_misses(soft_limit.is_near());
   }
+  /// In a fork's child that has one thread: more threads have vanished.
+  SPANALLOC_COLD void stop_taking_over() { takes_over_ = false; }
+  /// In a fork's child: vanished threads' spans become nobody's while all records are gone through,
+  /// from now on.
+  SPANALLOC_COLD void begin_to_take_over() {
+    const LockGuard guard(purge_lock);
+    purge_cursor_ = 0;
+    takes_over_ = true;
+  }
+  /// What is left of that.
+  SPANALLOC_COLD void take_all_over() {
+    const LockGuard guard(purge_lock);
+    if (takes_over_) purge_abandoned(Which::kAll, SIZE_MAX);
+  }
 
   // --- On request --------------------------------------------------------------------------------
 
@@ -134,7 +151,7 @@ class MemoryReturn {
     trims_.store_relaxed(trims_.load_relaxed() + 1);
     purge_cursor_ = 0;
     const std::size_t before = given_back_.load_relaxed();
-    purge_shared(Which::kAll, SIZE_MAX);
+    purge_abandoned(Which::kAll, SIZE_MAX);
     pages_.heap.drain();
     const bool purged = pages_.arena.purge(false) != 0 || given_back_.load_relaxed() != before;
     dirty_bound.dirty_is(0);
@@ -359,6 +376,7 @@ class MemoryReturn {
     }
     if (taken.first == 0 && slices.count < arena.capacity() && alignment < arena.capacity()) {
       LockGuard guard(purge_lock);
+      if (takes_over_) purge_abandoned(Which::kAll, SIZE_MAX);
       pages_.heap.pool_all_unused(0);
       pages_.heap.drain();
       taken = arena.take_growing(slices.count, alignment, pages_.records_reach(),
@@ -523,14 +541,14 @@ class MemoryReturn {
   //   - the pool's older spans go to the arena;
   //   - ranges that were free there in the last epoch, and still are, are purged (with a decay time
   //     of 0 all that are free);
-  //   - pages without a live block are purged, of shared spans in which no block was freed since
+  //   - pages without a live block are purged, of abandoned spans in which no block was freed since
   //     the last epoch.
   // At the epoch's end the ranges that are free become old. So dirty memory that no thread wants is
   // purged after half the decay time at least, and after all of it at most, if threads come by.
   //
   // Near the soft limit an epoch also takes from threads what they do not use. The pool's spans go
-  // to the arena at any age. Shared spans are purged if a 16th of their blocks was freed since the
-  // last purge. Free ranges still wait for their age, but for the excess over the limit: the
+  // to the arena at any age. Abandoned spans are purged if a 16th of their blocks was freed since
+  // the last purge. Free ranges still wait for their age, but for the excess over the limit: the
   // largest ranges go for that. `coming`: bytes that are about to be held, which count as held.
   SPANALLOC_COLD void pass_part_of_epoch(std::uint64_t now, std::size_t coming = 0) {
     if (!in_epoch_) {
@@ -555,7 +573,7 @@ class MemoryReturn {
     dirty_bound.purged(slices);
     purge_excess();
     const bool purged_parts =
-        purge_shared(all ? Which::kNear : Which::kAged, Config::kPartsPurgedPerCall);
+        purge_abandoned(all ? Which::kNear : Which::kAged, Config::kPartsPurgedPerCall);
     if (cost < most_drained && slices < kMost && purged_parts) {
       dirty_bound.pass_epoch(pages_.arena.age());
       pages_.outside.pass_epoch();
@@ -570,13 +588,12 @@ class MemoryReturn {
     next_purge_.store_relaxed(in_epoch_ ? now : now + decay_ms_ / 2 + 1);
   }
 
-  // Purges pages of shared spans on which no block is out: of all shared spans, of those in which
+  // Purges pages of abandoned spans on which no block is out: of all of them, of those in which
   // nothing was freed since the last epoch, or of those in which much was. Goes on from the cursor
-  // until the cost reaches `at_most`. True: it came to the end. Goes through all records, because
-  // lists change while nobody holds their locks. A record says who owns its span; that is asked
-  // again under the owner's lock. Under purge_lock.
+  // until the cost reaches `at_most`. True: it came to the end. Goes through all records, and
+  // claims away spans that are empty on the way, and takes spans over. Under purge_lock.
   enum class Which { kAged, kNear, kAll };
-  SPANALLOC_COLD bool purge_shared(Which which, std::size_t at_most) {
+  SPANALLOC_COLD bool purge_abandoned(Which which, std::size_t at_most) {
     const std::size_t end = index_of(pages_.end_of_spans());
     SpanProtocol<Pages> protocol(pages_);
     std::size_t cost = 0;
@@ -589,30 +606,34 @@ class MemoryReturn {
       next = purge_cursor_ + max_of(pages_.arena.count_of(index_of(number)), 1);
       if (!pages_.has_record(number)) continue;
       const SpanRef span = pages_.span(number);
-      const auto purge = [&](SpanWord word, bool is_abandoned) {
-        // The number of blocks out only falls while the span is shared.
-        const std::uint32_t out = word.outstanding() - span->uncollected();
+      if (SPANALLOC_UNLIKELY(takes_over_)) cost += ForkRecovery<Config>::take_over(pages_, span);
+      const auto purge = [&](SpanWord word) {
+        // The number of blocks out only falls while nobody owns the span.
+        const std::uint32_t out = word.outstanding();
         if (which == Which::kNear ? span->wants_purge_near(out, Pages::capacity(span->class_id()))
                                   : span->wants_purge(out, which == Which::kAged)) {
-          cost += purge_in_part(span, is_abandoned, word);
+          cost += purge_in_part(span, word);
         }
       };
-      const Freed now = protocol.with_shared(span, which != Which::kAged, purge);
+      const Freed now =
+          protocol.claim_if_away(span) ? Freed::kEmptied : protocol.with_abandoned(span, purge);
       if (now == Freed::kEmptied) pages_.heap.give_back(span);
       if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) pages_.damaged(span);
+    }
+    if (SPANALLOC_UNLIKELY(takes_over_)) {
+      takes_over_ = false;
+      ForkRecovery<Config>::give_vanished_back(pages_);
     }
     return true;
   }
 
-  // Purges what it can of a shared span's pages, under the lock of its owner, or while it is held.
-  // Returns the cost.
-  SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, bool is_abandoned, SpanWord word) {
-    const bool still = is_abandoned || pages_.is_mine(word.owner());
+  // Purges what it can of the pages of a span that the thread holds. Returns the cost.
+  SPANALLOC_COLD std::uint32_t purge_in_part(SpanRef span, SpanWord word) {
     Block* const remotes = pages_.first_of(span, word.head());
     const std::size_t before = PageMask::pages(span->purged());
     std::size_t refused = 0;
     const std::uint32_t cost = pages_.partial_purge_of(span).purge_pages(
-        remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
+        remotes, os::page_size(), [&](char* at, std::size_t bytes) {
           const bool purged = pages_.arena.purge_part(index_of(span.number),
                                                       std::size_t{1} << span->order(), at, bytes);
           if (purged) given_back_.fetch_add_relaxed(bytes);
@@ -701,6 +722,8 @@ class MemoryReturn {
   Atomic<std::uint64_t> next_purge_{0};  // milliseconds
   bool in_epoch_ = false;                // under purge_lock: an epoch has begun and is not done
   std::size_t purge_cursor_ = 0;         // under purge_lock: the next record to look at
+  // Under purge_lock: threads that vanished own spans from the cursor on.
+  bool takes_over_ = false;
   std::uint64_t decay_ms_ = 0;           // constant after start
   Atomic<std::size_t> wanted_limit_{0};  // bytes, 0 or kLimitOfGroup; relaxed: it stands for itself
   Atomic<std::uint32_t> limit_was_wanted_{0};
@@ -716,7 +739,7 @@ class MemoryReturn {
   std::uint64_t next_group_read_ = 0;  // under purge_lock; milliseconds
   const char* group_root_ = "";        // where /proc and /sys are: changed by tests only
   Atomic<std::size_t> parts_left_{0};  // slices, of frees that met purge_lock held
-  // Bytes that epochs have purged, and trims in shared spans only; written under purge_lock.
+  // Bytes that epochs have purged, and trims in abandoned spans only; written under purge_lock.
   Atomic<std::size_t> given_back_{0};
   // Written under purge_lock, for statistics only.
   Atomic<std::size_t> epochs_{0};

@@ -40,7 +40,7 @@ struct Misuse {
   /// The block to be freed has a link where the program's first word is: almost surely it is on a
   /// list.
   SPANALLOC_INLINE static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(block->has_link_or_is_kept(kMostSpan));
+    return SPANALLOC_UNLIKELY(block->has_link(kMostSpan));
   }
 
   /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of
@@ -60,18 +60,10 @@ struct Misuse {
            (thread.is_mine(word) && span->free_list().first() == p);
   }
 
-  /// Whether the block is in a magazine, of any thread. (In a fork's child of the thread's own
-  /// only: there the mark may be that of a block which a vanished thread had just taken.)
-  SPANALLOC_COLD static bool waits_in_magazine(auto& thread, SpanRef span, const Block* block) {
-    return block->is_kept() &&
-           (SpinLock::generation() == 0 ||
-            (thread.cache != nullptr && thread.cache->magazines.has(span, block)));
-  }
-  /// Whether the block is in a magazine, of any thread, on the span's own lists or remote list, or
-  /// in this thread's batch or loan. Other threads may be using the span's lists: a search then
-  /// ends early, where a block has lost its link. A block that is out is on none of these.
+  /// Whether the block is on the span's own lists or remote list, or in this thread's batch. Other
+  /// threads may be using the span's lists: a search then ends early, where a block has lost its
+  /// link. A block that is out is on none of these.
   SPANALLOC_COLD static bool is_on_list(auto& thread, SpanRef span, const Block* block) {
-    if (waits_in_magazine(thread, span, block)) return true;
     const ClassInfo& info = Classes::info(span->class_id());
     const auto has = [&](Block* list) {
       return list_has(list, block, info.virtual_span, info.blocks);
@@ -79,10 +71,7 @@ struct Misuse {
     const SpanWord word = span->word.load_acquire();  // acquire: the links behind its head
     if (word.head() != BlockOffset::kNone && has(thread.pages->block_at_offset(span, word.head())))
       return true;
-    if (thread.cache != nullptr &&
-        (has(thread.cache->batches.newest(span)) || thread.cache->loans.has(span, block))) {
-      return true;
-    }
+    if (thread.cache != nullptr && has(thread.cache->batches.newest(span))) return true;
     // Acquire: pairs with FreeTarget::push().
     return has(span->free_list().first_acquire()) || has(span->rest().first_acquire());
   }
@@ -91,7 +80,6 @@ struct Misuse {
   /// program has copied a link into it, or another thread's batch has it: it is to be freed like
   /// any other, without the link.
   SPANALLOC_COLD static void clear_suspect(auto& thread, SpanRef span, Block* block) {
-    if (waits_in_magazine(thread, span, block)) freed_twice(block);  // nothing is damaged
     if (is_on_list(thread, span, block)) retire_and_report(thread, span, block);
     block->clear_link();
   }
@@ -108,12 +96,10 @@ struct Misuse {
   /// in no place, because it was just being counted, it goes out of use.
   SPANALLOC_COLD static void retire_lists(auto& thread, SpanRef span) {
     span->lose_free_blocks();
-    (void)span->word.take_remotes(Classes::info(span->class_id()).blocks);
+    (void)span->word.take_remotes(thread.cache->number, Classes::info(span->class_id()).blocks);
     auto& cache = *thread.cache;
-    if (cache.owned.has(span.number, span->class_id())) return;
-    // The report lets go of it
-    if (!cache.lock.is_mine()) thread.heap->protocol().lock_cache(cache.number);
-    thread.heap->protocol().retire(cache, span);
+    if (cache.owned.has(thread, span)) return;
+    thread.heap->protocol().withdraw(span);
   }
 
   /// The length of a list of this thread's, not empty, for up to `most` blocks. Damaged: retire(),
@@ -141,19 +127,17 @@ struct Misuse {
   // --- A block that is freed twice ---------------------------------------------------------------
 
   /// If the block was written to since its first free, the list that it begins is damaged. Then
-  /// this thread's batch and loan of the span, and the span if it is this thread's, go out of use.
+  /// this thread's batch of the span, and the span if it is this thread's, go out of use.
   SPANALLOC_COLD [[noreturn]] static void retire_and_report(auto& thread, SpanRef span,
                                                             Block* block) {
     if (thread.cache != nullptr && !is_good(span, block)) {
       const auto inside = thread.enter();
       thread.cache->batches.retire(thread, span);
-      thread.cache->loans.retire(span);
-      const auto guard = thread.lock_lists();
       const SpanWord word = span->load_word();
       if (word.state() != SpanState::kFree && thread.is_mine(word)) {
         // If the span becomes free just now, it is the block that is reported
         block->link_to(no_block());
-        thread.heap->protocol().take_out_of_use(thread.pages->cache(thread.cache->number), span);
+        thread.heap->protocol().take_out_of_use(span);
       }
     }
     freed_twice(block);

@@ -1,368 +1,534 @@
-// The spans that a thread owns: the current span of each class, which malloc takes from, and the
-// used-up ones (used_up_spans.hpp). This decides how long it keeps them.
+// The spans that a thread owns, and which of them malloc takes from.
 //
-//   none -> current              a search has found one
-//   current -> used up           it has no free block left, and another one is needed
-//   used up -> current           enough of its blocks are free again
-//   used up, current -> shared   there is no room for it; or the thread may be giving it up: most
-//                                of it is free, or it has rested (current_ages.hpp)
-//   current -> abandoned         the thread ends
+// Of each class one span is *current*: malloc takes from its list. The block that a thread frees
+// last is the next one of its class that it gets, whichever of its spans it lies in, as soon as its
+// spans are full: the first free into a span without a free block makes that span the current one.
+// So a program that replaces its blocks at random gets each new block where an old one was: the
+// block is in the cache, and the order in which blocks lie in memory stays.
 //
-// Nobody but its thread can give back anything of an owned span, and the thread may be about to
-// wait for long. Shared, a span serves its thread as well, and others can take it with its last
-// block, or purge its pages.
+//   current   malloc takes from it. Used up, it has no free block left
+//   away      it has no free block but what others have freed, and is not current. In the thread's
+//             queue (away_spans.hpp)
+//   ready     it has a free block, and is not current: next_, or on the stack of its class
+//
+//   none -> current             a search has found one (Refill::find_span); or a free into one that
+//                               was nobody's has adopted it (FreeMiss::adopt)
+//   current -> away             it is used up, and another span becomes current
+//   away -> current             the thread frees into it; or it looks through its queue, and others
+//                               have freed enough of it
+//   current -> ready            the thread frees into an away span, which becomes current
+//   ready -> current            the current one is used up
+//   current, ready -> nobody's  it rests (current_ages.hpp), or is nearly empty; or there are too
+//                               many ready ones: then it may have more blocks out
+//   away -> nobody's            others have freed into it, and the thread looks; or it has too many
+//   away -> free                nothing of it is out: any thread claims it
+//   any -> nobody's             the thread ends
+//
+// A thread that has allocated little in a class, and is not the only one, has no span there: it is
+// lent blocks of a span that is nobody's and stays so (Refill::take_lent). So many threads that
+// allocate some blocks of each size, and then wait, do not each keep a span of each size.
+//
+// Only its thread can give back anything of a current or ready span, and the thread may be about to
+// wait for long: so the bytes of ready spans are bounded. An away span any thread may claim that
+// frees its last block.
 #pragma once
 
+#include "standard/away_spans.hpp"
 #include "standard/current_ages.hpp"
 #include "standard/give_up_delay.hpp"
-#include "standard/magazines.hpp"
 #include "standard/span_blocks.hpp"
-#include "standard/used_up_spans.hpp"
 
 namespace spanalloc::standard {
 
 /// Of one cache record. `thread`, its thread cache, is the only one who calls functions that take
-/// it, and has a pointer to each current span, too. Zero-initialisable. The child of a fork finds
-/// each owned span of a vanished thread in at least one place here, whatever step the thread was
-/// at.
+/// it; it has the pointers to the current spans (ThreadState::current). Zero-initialisable. The
+/// child of a fork finds a vanished thread's spans by their words.
 template <class Config>
 class OwnedSpans {
   using Classes = SizeClasses<Config>;
   using Blocks = SpanBlocks<Config>;
 
  public:
-  using UsedUp = UsedUpSpans<Config>;
-
-  // --- Any thread may ask: a hint, but for the record's thread and a vanished thread's record ----
-
-  /// kNone: the class has none.
-  SpanNumber current(ClassId c) const { return current_[index_of(c)].load_relaxed(); }
-  const UsedUp& used_up() const { return used_up_; }
-  bool has(SpanNumber span, ClassId c) const { return current(c) == span || used_up_.has(span); }
-  /// f(SpanNumber) for each place, kNone included; a span may be in two.
-  template <class F>
-  void for_each_place(F&& f) const {
-    for (unsigned i = 0; i < UsedUp::kPlaces; ++i) f(used_up_.span(i));
-    for (const Atomic<SpanNumber>& span : current_) f(span.load_relaxed());
-  }
-  bool are_none() const {
-    bool none = true;
-    for_each_place([&](SpanNumber span) { none = none && span == SpanNumber::kNone; });
-    return none;
-  }
   GiveUpDelay<Config>& give_up_delay() { return delay_; }
+  bool are_none() const { return of_currents_ == 0; }
+  /// Whether a span of the thread's own is in one of its places.
+  bool has(auto& thread, SpanRef span) const {
+    const ClassId c = span->own_class();
+    return thread.current[index_of(c)] == span.record || next_[index_of(c)] == span.record ||
+           span->is_ready() || span->stock() == Stock::kAway;
+  }
 
-  // --- The current span --------------------------------------------------------------------------
+  // --- What malloc goes on with ------------------------------------------------------------------
 
-  bool has_had(ClassId c) const { return (classes_[index_of(c) / 64] & bit_of(c)) != 0; }
-
+  /// The span is the thread's, from now on; the class has no current one that has blocks.
   void make_current(auto& thread, ClassId c, SpanRef span) {
-    // One current span a class
-    SPANALLOC_ASSERT(current(c) == SpanNumber::kNone);
     SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()));
-    set_current(thread, c, span);
+    if (!has_had(c)) of_currents_ += Classes::info(c).slices;
     classes_[index_of(c) / 64] |= bit_of(c);
     thread.pages->maps.show(*thread.map, span, *span.record);
+    // If the span has had another owner, nobody knows yet how many blocks the thread takes. (Else
+    // this is set again with each page of blocks.)
+    const std::size_t frees = Config::kLittleForCurrent / Classes::info(c).block_size;
+    span->expect_emptying(static_cast<std::uint32_t>(max_of(frees, 1)), 0);
+    go_on_with(thread, c, *span.record);
   }
-
-  /// A search has found the class's next span. `nearly_full`: half or more of its blocks are out.
-  void note_found(auto& thread, ClassId c, bool nearly_full) {
-    auto& magazines = thread.cache->magazines;
-    if (c < magazines.kFirst && SPANALLOC_LIKELY(!nearly_full)) return;
-    if (c < magazines.kFirst) return make_room(thread, c);
-    magazines.note_refill(thread, c, nearly_full);
+  /// Whether the thread is to allocate from spans of its own in the class: it has had one; or it
+  /// has been lent so many batches that it may be thought to go on; or each thread may have such a
+  /// span beside what this one has.
+  SPANALLOC_INLINE bool is_to_own(auto& thread, ClassId c) {
+    if (SPANALLOC_LIKELY(has_had(c)) || lent_[index_of(c)] == Config::kBatchesToOwn) return true;
+    return (of_currents_ + Classes::info(c).slices) * thread.heap->live_caches.load_relaxed() <=
+           Config::kAllOwnedBytes >> Config::kSliceBits;
   }
-  /// A round of the timed work ends: what there is no room for any more is shared.
-  SPANALLOC_COLD void pass_round(auto& thread) {
-    used_up_.lose_room();
-    if (thread.pages->arena.is_short()) used_up_.lose_all_room();
-    while (used_up_.is_beyond_room()) share_used_up(thread, used_up_.oldest());
+  /// Whether a free into a span that is nobody's, of which `out` blocks are out, is to make it the
+  /// thread's: hardly a block of it is free; and the thread allocates from spans of its own in the
+  /// class, and has no free block there.
+  bool is_to_adopt(auto& thread, ClassId c, std::uint32_t out) const {
+    return has_had(c) && out > Classes::info(c).partial_outstanding &&
+           thread.current[index_of(c)]->is_used_up() && next_[index_of(c)] == nullptr &&
+           ready_[index_of(c)] == SpanNumber::kNone;
   }
-
-  /// The class needs another span.
+  void note_lent(ClassId c) { ++lent_[index_of(c)]; }
+  /// A search begins.
   void note_search(ClassId c) {
     if (delay_.has_given_up(c)) delay_.needs_again(c, os::now_ms());
   }
-
-  /// The current span becomes a used-up one, or is shared if there is no room for such large ones.
-  void use_up(auto& thread, ClassId c, SpanRef span) {
-    if (!UsedUp::fits_at_all(c) || thread.exited) return share_current(thread, c, span, 0);
-    while (!used_up_.fits(c)) share_used_up(thread, used_up_.oldest());
-    join_used_up(c, span);
-    if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
-    leave_current(thread, c);
-  }
-
-  // --- Used-up spans, of which blocks are free again ---------------------------------------------
-
-  /// If enough blocks of a used-up span are free again, it changes places with the current span, if
-  /// there is one, which has nothing left for the class's empty list.
+  /// Makes the newest ready span current. The class has none, or one that is used up. False: none
+  /// is ready.
   SPANALLOC_INLINE bool take_ready(auto& thread, ClassId c) {
-    if (SPANALLOC_LIKELY(!used_up_.has_ready())) return false;
-    const unsigned place = used_up_.any_ready(c);
-    if (place == UsedUp::kNoPlace) return false;
-    const SpanRef span = thread.pages->span(used_up_.span(place));
-    take_used_up(thread, c, place, span, is_nearly_full(span, c, Classes::info(c)));
+    if (take_next(thread, c)) return true;
+    if (SPANALLOC_LIKELY(ready_[index_of(c)] == SpanNumber::kNone)) return false;
+    take_newest_ready(thread, c);
     return true;
   }
-  /// Makes a used-up span of the class current if other threads have freed enough of it.
-  SPANALLOC_INLINE bool take_remotely_ready(auto& thread, ClassId c) {
-    const unsigned place = used_up_.oldest_of(c);
-    if (place == UsedUp::kNoPlace) return false;
-    const SpanRef span = thread.pages->span(used_up_.span(place));
-    const ClassInfo& info = Classes::info(c);
-    const bool nearly_full = is_nearly_full(span, c, info);
-    if (!span->free_list().is_empty() || !Blocks::take_remotes(thread, span, info.enough_free))
-      return false;
-    take_used_up(thread, c, place, span, nearly_full);
+  /// The same with the span that was current before this one.
+  SPANALLOC_INLINE bool take_next(auto& thread, ClassId c) {
+    Span* const next = next_[index_of(c)];
+    if (next == nullptr) return false;
+    next_[index_of(c)] = nullptr;
+    go_on_with(thread, c, *next);
     return true;
   }
-  /// When memory is out: makes a used-up span of the class current that has any free block.
-  SPANALLOC_COLD bool take_any(auto& thread, ClassId c) {
-    bool found = false;
-    used_up_.for_each([&](unsigned i) {
-      if (found || used_up_.class_of(i) != c) return;
-      const SpanRef span = thread.pages->span(used_up_.span(i));
-      found = !span->free_list().is_empty() || Blocks::take_remotes(thread, span, 1);
-      if (found) take_used_up(thread, c, i, span, false);
-    });
-    return found;
-  }
-
-  // --- When spans are shared ---------------------------------------------------------------------
-
-  /// The thread's free into an owned span was an event.
-  void look_at(auto& thread, SpanRef span) {
-    const unsigned place = used_up_.place_of(span);
-    return place == UsedUp::kNoPlace ? look_at_current(thread, span)
-                                     : look_at_used_up(thread, span, place);
-  }
-
-  /// Does a part of a round over the current spans. Shares one span at most, because that walks its
-  /// list.
-  [[gnu::noinline]] void share_unused(auto& thread, std::uint64_t now) {
-    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
-    if (SPANALLOC_UNLIKELY(thread.exited) || !ages_.is_due(now)) return;
-    for (unsigned looks = 0; looks < Config::kCurrentSpansPerLook;) {
-      const ClassId c = ages_.next();
-      if (c == ClassId::kNone) return;
-      const SpanRef span = thread.current_span(c);
-      if (!span) continue;
-      ++looks;
-      const auto hand = thread.hold();
-      if (ages_.is_unused(c, *span.record))
-        return share_current(thread, c, span, Blocks::join_and_count_free(thread, span));
-    }
-  }
-
-  /// When memory is out: shares the owned spans that are empty. False: there was none.
-  SPANALLOC_COLD bool share_empty(auto& thread) {
-    bool any = false;
-    for_each_current(thread, [&](ClassId c, SpanRef span) {
-      const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
-      if (span->load_word().outstanding() != free_blocks) return;
-      share_current(thread, c, span, free_blocks);
-      any = true;
-    });
-    used_up_.for_each([&](unsigned i) {
-      const auto hand = thread.hold();
-      const SpanRef span = thread.pages->span(used_up_.span(i));
-      if (span->load_word().outstanding() != span->uncollected()) return;
-      share_used_up(thread, i);
-      any = true;
-    });
-    return any;
-  }
-
-  SPANALLOC_COLD void share_all(auto& thread) {
-    for_each_current(thread, [&](ClassId c, SpanRef span) {
-      share_current(thread, c, span, Blocks::join_and_count_free(thread, span));
-    });
-    share_all_used_up(thread);
-  }
-
-  // --- The thread's end --------------------------------------------------------------------------
-
-  /// Shares all spans that have no free block, but for those that others have freed.
-  void share_without_blocks(auto& thread) {
-    for_each_current(thread, [&](ClassId c, SpanRef span) {
-      if (span->free_list().is_empty() && Blocks::is_all_on_list(span))
-        share_current(thread, c, span, 0);
-    });
-    share_all_used_up(thread);
-  }
-  /// Gives up the current spans, which are all that is left, to `abandon(span)`. The next thread of
-  /// this record has other habits.
-  template <class Abandon>
-  void abandon_all(auto& thread, Abandon&& abandon) {
-    for_each_current(thread, [&](ClassId c, SpanRef span) {
-      leave_current(thread, c);
-      abandon(span);
-    });
-    for (std::uint64_t& classes : classes_) classes = 0;
-    used_up_.lose_all_room();
-    delay_.forget();
-  }
-
-  /// For a record that no thread has: its spans have been seen to.
-  void forget() {
-    used_up_.forget();
-    delay_.forget();
-    ages_.forget();
-    for (Atomic<SpanNumber>& span : current_) span.store_relaxed(SpanNumber::kNone);
-    for (std::uint64_t& word : classes_) word = 0;
-  }
-
- private:
-  static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
-
-  template <class F>
-  void for_each_current(auto& thread, F&& f) {
-    for (unsigned word = 0; word < std::size(classes_); ++word) {
-      for (std::uint64_t classes = classes_[word]; classes != 0; classes &= classes - 1) {
-        const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
-        const auto hand = thread.hold();
-        if (const SpanRef span = thread.current_span(c)) f(c, span);
+  /// Looks at some away spans of the class, in turn: makes one current of which others have freed
+  /// `at_least` blocks.
+  [[gnu::noinline]] bool take_away(auto& thread, ClassId c, std::uint32_t at_least,
+                                   std::uint32_t looks) {
+    auto& pages = *thread.pages;
+    SpanRef first;
+    for (; looks != 0; --looks) {
+      const SpanRef span = away_.take_first(pages, index_of(c));
+      if (!span) return false;
+      if (!is_away(thread, c, span)) {
+        leave_entry(thread, c, span);
+        continue;
+      }
+      if (Blocks::take_remotes(thread, span, at_least)) {
+        drop(c, span);
+        span->set_stock(Stock::kNone);
+        span->expect_first_clock();
+        go_on_with(thread, c, *span.record);
+        return true;
+      }
+      away_.put_back(pages, index_of(c), span);
+      if (!first) {
+        first = span;
+      } else if (span == first) {
+        return false;
       }
     }
+    return false;
   }
 
-  // Owned -> shared, or to the pool if it is empty: `free_blocks` of the span's blocks are on its
-  // list or were never carved. leave(): takes it out of its place.
-  template <class Leave>
-  static void share(auto& thread, SpanRef span, std::uint32_t free_blocks, Leave&& leave) {
-    SPANALLOC_ASSERT(thread.pages->is_mine(thread.cache->number) &&
-                     thread.is_owned_here(span->load_word()));
-    const Freed now =
-        thread.heap->protocol().owned_to_shared(span, thread.cache->number, free_blocks);
-    leave();  // first: this may end in a report
-    if (now == Freed::kEmptied) thread.heap->put_in_pool(span, thread.shard());
-    if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) thread.pages->corrupted(span);
-  }
+  // --- The thread's frees ------------------------------------------------------------------------
 
-  // In the record first, where a fork's child finds it.
-  SPANALLOC_INLINE void set_current(auto& thread, ClassId c, SpanRef span) {
-    current_[index_of(c)].store_release(span.number);
-    thread.current[index_of(c)] = span.record;
+  /// Its free into `span`, which was used up or away, has made that current in the place of `last`,
+  /// which is used up.
+  SPANALLOC_INLINE void put_away(auto& thread, FreeTarget* last) {
+    Span& span = *static_cast<Span*>(last);
+    SPANALLOC_ASSERT(span.stock() == Stock::kUsedUp && span.free_list().is_empty());
+    // First: from set_away() on the span may be another thread's.
+    if (SPANALLOC_UNLIKELY(!is_queued(thread, span)) && !queue_away(thread, span)) {
+      span.set_away();
+      return leave_away(thread, thread.pages->ref_of(span));
+    }
+    span.set_away();
+    // (Another thread's last free may not see that yet, and this load not yet that free. Then a
+    // decay epoch claims the span.)
+    if (SPANALLOC_UNLIKELY(span.load_word().outstanding() == 0)) claim_own(thread, span);
   }
-  // The class has no current span until the next make_current().
-  void leave_current(auto& thread, ClassId c) {
-    SPANALLOC_ASSERT(current(c) != SpanNumber::kNone);
-    thread.current[index_of(c)] = &kNoTarget;
-    // Release: a fork's child that finds no span here finds it used up, or shared.
-    current_[index_of(c)].store_release(SpanNumber::kNone);
+  /// The same of any `last`.
+  [[gnu::noinline]] void displace(auto& thread, Span& span, FreeTarget* last) {
+    if (last == &span || last->stock() == Stock::kAway || last->stock() == Stock::kBatch) return;
+    if (last->stock() == Stock::kUsedUp) return put_away(thread, last);
+    make_ready(thread, span.own_class(), *static_cast<Span*>(last));
   }
-  void share_current(auto& thread, ClassId c, SpanRef span, std::uint32_t free_blocks) {
-    if (SPANALLOC_UNLIKELY(thread.cache->magazines.are_open())) show_alone(thread, c, {});
-    leave_current(thread, c);
-    share(thread, span, free_blocks, [] {});
-  }
-
-  // Whether half or more of a used-up span's blocks are out; only magazines ask.
-  SPANALLOC_INLINE static bool is_nearly_full(SpanRef span, ClassId c, const ClassInfo& info) {
-    if (c < Magazines<Config>::kFirst) return false;
-    if (span->uncollected() * 2 > info.blocks) return false;  // mostly that much
-    return (span->load_word().outstanding() - span->uncollected()) * 2 >= info.blocks;
-  }
-  [[gnu::noinline]] void take_used_up(auto& thread, ClassId c, unsigned place, SpanRef span,
-                                      bool nearly_full) {
-    SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()) && !span->free_list().is_empty());
-    auto& magazines = thread.cache->magazines;
-    magazines.note_refill(thread, c, nearly_full);
-    if (const SpanRef empty = thread.current_span(c)) join_used_up(c, empty);
-    if (SPANALLOC_UNLIKELY(magazines.are_open())) show_alone(thread, c, span);
-    set_current(thread, c, span);
-    span->forget_watch();
-    span->expect_first_clock();
-    used_up_.leave(place);
-  }
-  // If the class has a magazine, frees are to find it: of the class's spans the map shows the
-  // current one alone, `next` from now on.
-  [[gnu::noinline]] static void show_alone(auto& thread, ClassId c, SpanRef next) {
-    if (!thread.cache->magazines.is_open(c)) return;
-    auto& maps = thread.pages->maps;
-    if (const SpanRef span = thread.current_span(c)) maps.hide(*thread.map, span, *span.record);
-    if (next) maps.show(*thread.map, next, *next.record);
-  }
-  // Where memory is short others may need what is free in the spans.
-  SPANALLOC_COLD void make_room(auto& thread, ClassId c) {
-    const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
-    const bool may_have = thread.pages->may_open_magazines && !thread.pages->arena.is_short();
-    used_up_.make_room(c, may_have ? Config::kAllMoreUsedUpBytes / threads : 0,
-                       thread.cache->searches);
-  }
-  // From here on the owner's frees into the span are counted: the one that makes it ready is an
-  // event.
-  SPANALLOC_INLINE void join_used_up(ClassId c, SpanRef span) {
-    SPANALLOC_ASSERT(span->free_list().is_empty() && span->rest().is_empty());
-    span->expect_frees(Classes::info(c).enough_free);
-    used_up_.join(span, c);
-  }
-  void share_used_up(auto& thread, unsigned place) {
-    const SpanRef span = thread.pages->span(used_up_.span(place));
-    share(thread, span, span->uncollected(), [&] { used_up_.leave(place); });
-  }
-  void share_all_used_up(auto& thread) {
-    while (!used_up_.is_empty()) share_used_up(thread, used_up_.oldest());
-  }
-
-  // So many blocks of a current span are free again that its thread may be giving it up. It shares
-  // the span if at most half of the carved blocks are out. If more are out, it looks once or twice
-  // more, after as many frees as would bring it there if no block were handed out meanwhile, and
-  // then leaves the span alone.
-  [[gnu::noinline]] void look_at_current(auto& thread, SpanRef span) {
-    const ClassId c = span->class_id();
-    if (span->is_for_clock()) return pass_clock(thread, c, span);
-    const auto hand = thread.hold();
+  /// Its free into another owned span was an event: time to look at the clock, or whether the span
+  /// is empty.
+  [[gnu::noinline]] void look_at(auto& thread, SpanRef span) {
+    const ClassId c = span->own_class();
+    if (span->is_for_clock()) {
+      span->expect_next_clock();
+      // (The work may give the span up.)
+      if (thread.cache->timed_work.run(thread) && thread.current_span(c) == span)
+        span->expect_soon_clock();
+      return;
+    }
     const std::uint32_t looks = span->looks();
     span->expect_first_clock();
-    if (current(c) != span.number || thread.exited) return;
-    // (A thread that gives no spans up takes few other slow paths: it reads the clock here soon.)
-    if (delay_.stays(c)) return span->expect_soon_clock();
+    const bool too_many = has_too_many_ready(thread);
+    if (!too_many && delay_.stays(c)) return thread.cache->timed_work.count_stay(thread);
+    const auto hand = thread.hold();
     const auto inside = thread.enter();
     const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
-    const std::uint32_t out = span->load_word().outstanding() - free_blocks;
-    const std::uint32_t few = span->carved() / 2;
+    const std::uint32_t out = span->own_out(span->load_word().outstanding() - free_blocks);
+    const std::uint32_t all = span->own_out(span->carved());
+    const std::uint32_t few = few_of(all, too_many ? 8 : 4);
     if (out <= few) {
-      delay_.gave_up(c, os::now_ms());
-      share_current(thread, c, span, free_blocks);
+      if (!too_many) delay_.gave_up(c, os::now_ms());
+      give_up(thread, c, span, free_blocks);
     } else if (looks < Config::kLooksAtCurrent) {
       span->expect_emptying(out - few, looks + 1);
     }
   }
 
-  // After the work the span may be another thread's: it is asked only if it is current still.
-  static void pass_clock(auto& thread, ClassId c, SpanRef span) {
-    span->expect_next_clock();
-    const bool soon = thread.cache->timed_work.run(thread);
-    if (soon && thread.cache->owned.current(c) == span.number) span->expect_soon_clock();
-  }
+  // --- When spans are given up -------------------------------------------------------------------
 
-  // An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since
-  // it was last shared or used up, or is one of more than threads always have, of a class that
-  // makes such room, its thread may be giving it up: it looks again when three quarters are free,
-  // and then shares the span. (Otherwise the count goes on below 0; uncollected() is right modulo
-  // 2^32.)
-  [[gnu::noinline]] void look_at_used_up(auto& thread, SpanRef span, unsigned place) {
-    const auto hand = thread.hold();
-    const ClassId c = span->class_id();
-    const ClassInfo& info = Classes::info(c);
-    const bool many = c < thread.cache->magazines.kFirst && used_up_.is_among_more();
-    if (!span->has_grown() && !many) return used_up_.mark_ready(place);
-    if (span->uncollected() == info.enough_free) {
-      span->expect_more_frees(info.blocks * 5 / 8);
-      return used_up_.mark_ready(place);
+  /// Does a part of a round over the classes. Gives up one span at most, because that walks its
+  /// list; or first of all ready ones that are too many.
+  [[gnu::noinline]] void give_up_unused(auto& thread, std::uint64_t now) {
+    SPANALLOC_ASSERT(thread.has_nothing_in_hand());
+    if (!ages_.is_due(now)) return;
+    if (SPANALLOC_UNLIKELY(has_too_many_ready(thread))) return give_up_ready(thread);
+    for (unsigned looks = 0; looks < Config::kCurrentSpansPerLook;) {
+      const ClassId c = ages_.next();
+      if (c == ClassId::kNone) return;
+      if (!has_had(c)) continue;
+      ++looks;
+      leave_freed_into(thread, c, Config::kAwayPerSearch);
+      const auto hand = thread.hold();
+      SpanRef span = thread.current_span(c);
+      if (!span || !ages_.is_unused(c, *span.record)) span = oldest_ready(thread, c);
+      if (span) return give_up(thread, c, span);
     }
-    if (!many && delay_.stays(c)) return;
-    const auto inside = thread.enter();
-    if (!many) delay_.gave_up(c, os::now_ms());
-    share_used_up(thread, place);
+  }
+  /// When memory is out: gives up the spans that are empty. False: there was none.
+  SPANALLOC_COLD bool give_up_empty(auto& thread) {
+    bool any = false;
+    for_each(thread, [&](ClassId c, SpanRef span) {
+      const std::uint32_t free_blocks = count_free(thread, span);
+      if (span->load_word().outstanding() != free_blocks) return;
+      give_up(thread, c, span, free_blocks);
+      any = true;
+    });
+    return any;
+  }
+  /// Gives up all spans that have a free block.
+  SPANALLOC_COLD void give_all_up(auto& thread) {
+    for_each(thread, [&](ClassId c, SpanRef span) { give_up(thread, c, span); });
+    for_each_class([&](ClassId c) { leave_freed_into(thread, c, UINT32_MAX); });
+  }
+  /// A thread that is not alone has a bounded part of what all have away: for each span that it
+  /// gets, the ones that went away first become nobody's.
+  void bound_away(auto& thread, ClassId c) {
+    const std::size_t room = part_of_all_away(thread);
+    for (unsigned i = 0; i < Config::kLeftPerSearch && away_slices_ > room; ++i) {
+      const SpanRef span = away_.take_first(*thread.pages, index_of(c));
+      if (!span) return;
+      leave_entry(thread, c, span);
+    }
   }
 
-  Atomic<SpanNumber> current_[Classes::kSmallClasses];
-  std::uint64_t classes_[(Classes::kSmallClasses + 63) / 64] =
-      {};  // bit c: c may have a current one
-  UsedUp used_up_;
+  /// The thread ends. Gives current spans that have free blocks to `abandon(span)`, as they are.
+  /// The next thread of this record has other habits.
+  template <class Abandon>
+  void end(auto& thread, Abandon&& abandon) {
+    for_each_class([&](ClassId c) {
+      for (SpanRef span; (span = away_.take_first(*thread.pages, index_of(c)));)
+        leave_entry(thread, c, span);
+    });
+    for_each(thread, [&](ClassId c, SpanRef span) {
+      if (span->is_used_up() || thread.current[index_of(c)] != span.record)
+        return give_up(thread, c, span);
+      leave_current(thread, c);
+      abandon(span);
+    });
+    forget_habits();
+  }
+  /// For a record that no thread has: its spans have been seen to.
+  void forget() {
+    away_.forget();
+    for (Span*& next : next_) next = nullptr;
+    for (SpanNumber& ready : ready_) ready = SpanNumber::kNone;
+    for (SpanNumber& oldest : oldest_ready_) oldest = SpanNumber::kNone;
+    ready_slices_ = away_slices_ = 0;
+    ages_.forget();
+    forget_habits();
+  }
+  // --- In a fork's child -------------------------------------------------------------------------
+
+  /// No span has a mark: the queue of the thread that is there is made anew.
+  void forget_away() {
+    away_.forget();
+    away_slices_ = 0;
+  }
+  void recover_away(auto& pages, CacheNumber number, SpanRef span) {
+    away_.push(pages, index_of(span->own_class()), span, number);
+    away_slices_ += Classes::info(span->own_class()).slices;
+  }
+  /// Of a vanished thread: its queue is whole, or was forgotten.
+  void drop_away(auto& pages) {
+    for_each_class([&](ClassId c) {
+      for (SpanRef span; (span = away_.take_first(pages, index_of(c)));)
+        AwaySpans<Classes::kSmallClasses>::drop(span);
+    });
+  }
+
+ private:
+  static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
+  void forget_habits() {
+    for (std::uint64_t& word : classes_) word = 0;
+    for (std::uint8_t& batches : lent_) batches = 0;
+    of_currents_ = 0;
+    delay_.forget();
+  }
+  bool has_had(ClassId c) const { return (classes_[index_of(c) / 64] & bit_of(c)) != 0; }
+
+  template <class F>
+  void for_each_class(F&& f) {
+    for (unsigned word = 0; word < std::size(classes_); ++word) {
+      for (std::uint64_t classes = classes_[word]; classes != 0; classes &= classes - 1)
+        f(ClassId{word * 64 + static_cast<unsigned>(std::countr_zero(classes))});
+    }
+  }
+  /// f(ClassId, SpanRef) for each current and ready span, which may leave; the thread has it in
+  /// hand.
+  template <class F>
+  void for_each(auto& thread, F&& f) {
+    for_each_class([&](ClassId c) {
+      const auto visit = [&](SpanRef span) {
+        const auto hand = thread.hold();
+        f(c, span);
+      };
+      for (SpanNumber number = ready_[index_of(c)]; number != SpanNumber::kNone;) {
+        const SpanRef span = thread.pages->span(number);
+        number = span->next();
+        visit(span);
+      }
+      if (Span* const next = next_[index_of(c)]; next != nullptr)
+        visit(thread.pages->ref_of(*next));
+      if (const SpanRef span = thread.current_span(c)) visit(span);
+    });
+  }
+
+  // --- Ready spans -------------------------------------------------------------------------------
+
+  // It was current, has a free block, and is in no place.
+  SPANALLOC_INLINE void make_ready(auto& thread, ClassId c, Span& span) {
+    Span* const before = next_[index_of(c)];
+    next_[index_of(c)] = &span;
+    if (before != nullptr) push_ready(thread, c, thread.pages->ref_of(*before));
+  }
+  [[gnu::noinline]] void push_ready(auto& thread, ClassId c, SpanRef span) {
+    const SpanNumber older = ready_[index_of(c)];
+    if (older == SpanNumber::kNone) {
+      oldest_ready_[index_of(c)] = span.number;
+    } else {
+      thread.pages->span(older)->set_newer(span.number);
+    }
+    span->set_next(older);
+    span->set_newer(SpanNumber::kNone);
+    span->set_ready(true);
+    ready_[index_of(c)] = span.number;
+    ready_slices_ += Classes::info(c).slices;
+    if (SPANALLOC_LIKELY(!has_too_many_ready(thread))) return;
+    // As long as the thread goes on freeing, its frees into its own spans are short: such a span
+    // stays until few of its blocks are out, or a round comes to it.
+    const std::uint32_t few = few_of(Classes::info(c).blocks, 8);
+    const bool may_wait =
+        ready_slices_ <= part_of_all_away(thread) && !thread.pages->arena.is_short();
+    if (may_wait && span->expect_few_out(few)) return;
+    const auto inside = thread.enter();
+    const auto hand = thread.hold();
+    const bool has_few_out = may_wait && !span->is_for_clock();
+    give_up(thread, c, has_few_out ? span : oldest_ready(thread, c));
+  }
+  bool has_too_many_ready(auto& thread) const { return ready_slices_ > room(thread); }
+  // With so many of its `blocks` out a span is given up: a quarter, or an eighth if it is one of
+  // too many ready ones.
+  static std::uint32_t few_of(std::uint32_t blocks, std::uint32_t part) {
+    return blocks < part ? 1 : blocks / part;
+  }
+  // Gives up ready spans, but for the newest of each class, while there are too many.
+  [[gnu::noinline]] void give_up_ready(auto& thread) {
+    std::uint32_t cost = 0;
+    for_each_class([&](ClassId c) {
+      while (cost < Config::kReadyPerLook && has_too_many_ready(thread)) {
+        const SpanNumber newest = ready_[index_of(c)];
+        if (newest == SpanNumber::kNone) return;
+        const SpanNumber number = thread.pages->span(newest)->next();
+        if (number == SpanNumber::kNone) return;
+        cost += Config::kCostOfGivingUp + Classes::info(c).blocks;
+        const auto hand = thread.hold();
+        give_up(thread, c, thread.pages->span(number));
+      }
+    });
+  }
+  // In slices. A thread that is alone has all that it wants.
+  static std::size_t part_of_all_away(auto& thread) {
+    const std::size_t threads = thread.heap->live_caches.load_relaxed();
+    return threads <= 1 ? SIZE_MAX : Config::kAllAwayBytes / threads >> Config::kSliceBits;
+  }
+  [[gnu::noinline]] void take_newest_ready(auto& thread, ClassId c) {
+    const SpanRef span = thread.pages->span(ready_[index_of(c)]);
+    leave_ready(thread, c, span);
+    go_on_with(thread, c, *span.record);
+  }
+  SpanRef oldest_ready(auto& thread, ClassId c) {
+    if (const SpanNumber oldest = oldest_ready_[index_of(c)]; oldest != SpanNumber::kNone)
+      return thread.pages->span(oldest);
+    Span* const next = next_[index_of(c)];
+    return next == nullptr ? SpanRef{} : thread.pages->ref_of(*next);
+  }
+  void leave_ready(auto& thread, ClassId c, SpanRef span) {
+    SPANALLOC_ASSERT(span->is_ready());
+    const SpanNumber newer = span->newer();
+    const SpanNumber older = span->next();
+    if (newer == SpanNumber::kNone) {
+      SPANALLOC_ASSERT(ready_[index_of(c)] == span.number);
+      ready_[index_of(c)] = older;
+    } else {
+      thread.pages->span(newer)->set_next(older);
+    }
+    if (older == SpanNumber::kNone) {
+      oldest_ready_[index_of(c)] = newer;
+    } else {
+      thread.pages->span(older)->set_newer(newer);
+    }
+    span->set_ready(false);
+    ready_slices_ -= Classes::info(c).slices;
+  }
+  // How many slices of ready spans there may be: a thread's part, and beside it as many as a span
+  // of each class that it has had.
+  std::size_t room(auto& thread) const {
+    const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
+    return of_currents_ +
+           (min_of(Config::kAllReadyBytes / threads, Config::kReadyBytes) >> Config::kSliceBits);
+  }
+
+  // --- Away spans --------------------------------------------------------------------------------
+
+  // Of an entry of the queue: whether it is a span of the thread's that is away; and of the class.
+  // (Another thread may claim it meanwhile, and begin its next life.)
+  bool is_own_away(auto& thread, SpanRef span) const {
+    return thread.is_owned_here(span->word.load_acquire()) && span->stock() == Stock::kAway;
+  }
+  bool is_away(auto& thread, ClassId c, SpanRef span) const {
+    return is_own_away(thread, span) && span->shown_class() == c;
+  }
+  // Looks at up to so many away spans of the class: those into which others have freed become
+  // nobody's.
+  [[gnu::noinline]] void leave_freed_into(auto& thread, ClassId c, std::uint32_t looks) {
+    auto& pages = *thread.pages;
+    SpanRef first;
+    for (; looks != 0; --looks) {
+      const SpanRef span = away_.take_first(pages, index_of(c));
+      if (!span) return;
+      if (first && span == first) return away_.put_back(pages, index_of(c), span);
+      if (!is_away(thread, c, span)) {
+        leave_entry(thread, c, span);
+      } else if (span->load_word().outstanding() == Classes::info(c).blocks) {
+        away_.put_back(pages, index_of(c), span);
+        if (!first) first = span;
+      } else {
+        drop(c, span);
+        leave_away(thread, span);
+      }
+    }
+  }
+  // Takes an entry out of the queue for good.
+  void drop(ClassId c, SpanRef span) {
+    away_slices_ -= Classes::info(c).slices;
+    AwaySpans<Classes::kSmallClasses>::drop(span);
+  }
+  // A span has left that may be an entry still: another thread that had it could not queue it. Some
+  // such in front leave the queue.
+  [[gnu::noinline]] void drop_stale(auto& thread, ClassId c) {
+    for (unsigned i = 0; i < Config::kStalePerLook; ++i) {
+      const SpanRef span = away_.first(*thread.pages, index_of(c));
+      if (!span || is_away(thread, c, span)) return;
+      leave_entry(thread, c, away_.take_first(*thread.pages, index_of(c)));
+    }
+  }
+  bool is_queued(auto& thread, const Span& span) const {
+    return span.away_link.load_relaxed() != 0 && span.queuer() == thread.cache->number;
+  }
+  // False: another thread has it as an entry still, from an earlier life. Then it becomes nobody's
+  // instead: what is away is in its thread's queue.
+  [[gnu::noinline]] bool queue_away(auto& thread, Span& record) {
+    const auto inside = thread.enter();
+    const SpanRef span = thread.pages->ref_of(record);
+    const ClassId c = record.shown_class();
+    if (SPANALLOC_UNLIKELY(!away_.push(*thread.pages, index_of(c), span, thread.cache->number)))
+      return false;
+    away_slices_ += Classes::info(c).slices;
+    return true;
+  }
+  // Of a span that has just gone away others have freed all before they could see that.
+  SPANALLOC_COLD static void claim_own(auto& thread, Span& record) {
+    const auto inside = thread.enter();
+    const SpanRef span = thread.pages->ref_of(record);
+    if (thread.heap->protocol().claim_if_away(span)) thread.heap->put_in_pool(span, thread.shard());
+  }
+  // Of an entry that has been taken off the queue of class c: the span leaves, of whatever class.
+  void leave_entry(auto& thread, ClassId c, SpanRef span) {
+    drop(c, span);
+    if (is_own_away(thread, span)) leave_away(thread, span);
+  }
+  static void leave_away(auto& thread, SpanRef span) {
+    const auto inside = thread.enter();
+    if (thread.heap->protocol().away_to_nobodys(span, thread.cache->number) == Freed::kEmptied)
+      thread.heap->put_in_pool(span, thread.shard());
+  }
+
+  // --- Transitions -------------------------------------------------------------------------------
+
+  static void leave_current(auto& thread, ClassId c) { thread.current[index_of(c)] = &kNoTarget; }
+  // The current span, if there is one, is used up.
+  SPANALLOC_INLINE void go_on_with(auto& thread, ClassId c, Span& next) {
+    FreeTarget* const last = thread.current[index_of(c)];
+    SPANALLOC_ASSERT(last->is_used_up() || last->stock() == Stock::kBatch);
+    thread.current[index_of(c)] = &next;
+    if (last->stock() == Stock::kUsedUp) put_away(thread, last);
+  }
+  static std::uint32_t count_free(auto& thread, SpanRef span) {
+    return span->is_used_up() ? 0 : Blocks::join_and_count_free(thread, span);
+  }
+  void give_up(auto& thread, ClassId c, SpanRef span) {
+    give_up(thread, c, span, count_free(thread, span));
+  }
+  // `free_blocks` of the span's blocks are on its lists or were never carved.
+  void give_up(auto& thread, ClassId c, SpanRef span, std::uint32_t free_blocks) {
+    if (span->is_ready()) leave_ready(thread, c, span);
+    if (thread.current[index_of(c)] == span.record) leave_current(thread, c);
+    if (next_[index_of(c)] == span.record) next_[index_of(c)] = nullptr;
+    SPANALLOC_ASSERT(thread.pages->is_mine(thread.cache->number) &&
+                     thread.is_owned_here(span->load_word()));
+    const Freed now =
+        thread.heap->protocol().owned_to_nobodys(span, thread.cache->number, free_blocks);
+    if (now == Freed::kEmptied) thread.heap->put_in_pool(span, thread.shard());
+    if (SPANALLOC_UNLIKELY(now == Freed::kRefused)) thread.pages->corrupted(span);
+    drop_stale(thread, c);
+  }
+
+  AwaySpans<Classes::kSmallClasses> away_;
+  Span* next_[Classes::kSmallClasses] = {};        // the newest ready one
+  SpanNumber ready_[Classes::kSmallClasses] = {};  // the others, newest first
+  SpanNumber oldest_ready_[Classes::kSmallClasses] = {};
+  std::size_t ready_slices_ = 0;
+  std::size_t away_slices_ = 0;                     // of what is in the queue
+  std::uint8_t lent_[Classes::kSmallClasses] = {};  // batches, of a class without a span
+  std::size_t of_currents_ = 0;  // slices of a span of each class that the thread has had
+  std::uint64_t classes_[(Classes::kSmallClasses + 63) / 64] = {};  // bit c: the thread has had c
   GiveUpDelay<Config> delay_;
   CurrentAges<Config> ages_;
 };

@@ -24,7 +24,6 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
  public:
   using Classes = SizeClasses<Config>;
   using CacheRecord = standard::CacheRecord<Config>;
-  using Lists = SpanLists<Classes::kSmallClasses>;
   using Heap = standard::Heap<Config>;
   using Spans = SpanTable<Config>;
   using Spans::address, Spans::arena, Spans::first_of, Spans::slices_of;
@@ -84,11 +83,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
 
   // --- What the protocol asks --------------------------------------------------------------------
 
-  SPANALLOC_INLINE Lists& cache(CacheNumber number) { return caches[number]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
-  static std::uint32_t partial_outstanding(ClassId c) {
-    return Classes::info(c).partial_outstanding;
-  }
   std::uint32_t purged_blocks(SpanRef span) const {
     const ClassInfo& info = Classes::info(span->class_id());
     return count_purged(span->purged(), info, span->carved());
@@ -96,10 +91,9 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   PartialPurge partial_purge_of(SpanRef span) {
     return PartialPurge(*span.record, address(span.number), Classes::info(span->class_id()));
   }
-  /// In a fork's child, under the lock of the span's owner.
+  /// In a fork's child, of an abandoned span.
   SPANALLOC_COLD void unlink_purged(SpanRef span, BlockOffset remotes) {
-    partial_purge_of(span).unlink_purged(first_of(span, remotes),
-                                         is_nobodys(span) || !is_mine(span->load_word().owner()));
+    partial_purge_of(span).unlink_purged(first_of(span, remotes));
   }
   /// In a fork's child, of a current span of a vanished thread.
   SPANALLOC_COLD void clear_links_of_purged(SpanRef span) {
@@ -111,7 +105,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     if (SPANALLOC_LIKELY(span->purged() == 0)) return remotes;
     return cut_lists_slow(span, remotes);
   }
-  /// How many blocks a list of a shared span has; more than the span has: the list is damaged.
+  /// How many blocks a list of an abandoned span has; more than the span has: the list is damaged.
   std::uint32_t list_length(SpanRef span, Block* list) {
     const ClassInfo& info = Classes::info(span->class_id());
     if (SPANALLOC_UNLIKELY(span->purged() != 0))
@@ -129,26 +123,21 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
                        address(span.number));
   }
   bool is_mine(CacheNumber number) { return caches.is_mine(caches[number]); }
-  CacheNumber end_of_caches() const { return caches.end(); }
-  bool has_cache(CacheNumber number) const { return caches.has(number); }
-  void hide_from_owner(Lists& cache, SpanRef span) {
-    maps.hide_from_owner(static_cast<CacheRecord&>(cache), span);
+  void hide_from_owner(CacheNumber owner, SpanRef span) {
+    maps.hide_from_owner(caches[owner], span);
   }
-  /// In a fork's child: no span is shown.
-  SPANALLOC_COLD void forget_abandoned_marks() {
+  /// In a fork's child: no span is shown, or in a queue.
+  SPANALLOC_COLD void forget_marks() {
     for (std::uint32_t n = 1; n < index_of(this->end_of_spans()); ++n) {
       if (!this->has_record(SpanNumber{n})) continue;
       const SpanRef span = this->span(SpanNumber{n});
       if (span->abandoned_link.load_relaxed() != 0) heap.abandoned.forget(span);
+      if (span->away_link.load_relaxed() != 0) span->away_link.store_relaxed(0);
     }
   }
-  static bool is_nobodys(SpanRef span) { return span->load_word().owner() == kNobody; }
   bool show_abandoned(SpanRef span) { return heap.abandoned.show(span); }
   SpanRef take_abandoned(ClassId c, CacheNumber me) { return heap.abandoned.take(c, index_of(me)); }
   SpanRef take_any_abandoned() { return heap.abandoned.take_any(); }
-  bool is_torn(CacheNumber number) { return caches[number].torn; }
-  void set_torn(CacheNumber number, bool torn) { caches[number].torn = torn; }
-  void note_repair() { lists_repaired = true; }
 
   /// Makes place n of a table beside the arena. If it is refused memory, decommits the arena's free
   /// memory and tries again.
@@ -175,10 +164,8 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
   static constexpr std::uint32_t kAbandonIsDue = 2;   ///< may be done at any time
   /// Read by every slow path, written in a fork's child only
   Atomic<std::uint32_t> recovery_is_due{0};
-  bool lists_repaired = false;     ///< in a child, before its recovery
-  bool may_open_magazines = true;  ///< constant after start()
-  WakingLock start_lock;           ///< guards the start of the layer, and the heap's first cache
-  WakingLock tables_lock;          ///< guards changes of `maps`
+  WakingLock start_lock;   ///< guards the start of the layer, and the heap's first cache
+  WakingLock tables_lock;  ///< guards changes of `maps`
 
  private:
   SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
@@ -195,7 +182,6 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
     link_key.choose(os::random_bits());
     if (!Spans::start() || !caches.start() || !begin_heap()) return false;
     memory_return.start();
-    may_open_magazines = os::option_switch("MAGAZINES", true);
     started_.store_release(1);  // release: pairs with is_started()
     return true;
   }

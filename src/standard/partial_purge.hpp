@@ -1,17 +1,17 @@
-// Purges the pages of a shared span on which no block is out, while other blocks of the span are.
+// Purges the pages of a span that nobody owns on which no block is out, while other blocks of the
+// span are.
 //
-// The purging thread holds the lock of the span's owner. So nobody takes a block from the span.
-// Other threads may only free blocks that are out: the span's own thread pushes them on
-// `free_list`, others push them on the remote list. Each of them reads where the list begins,
-// writes to the freed block, and makes that the new beginning. So everything behind the first block
-// of a list is the purging thread's to change, but where the list begins is not. (Nobody pushes on
-// `free_list` if this thread is the owner, or holds an abandoned span.)
+// The purging thread holds the span. So nobody takes a block from it, and its own lists are the
+// holder's. Other threads may only free blocks that are out, onto the remote list: each reads where
+// the list begins, writes to the freed block, and makes that the new beginning. So everything
+// behind the first block of that list is the purging thread's to change, but where the list begins
+// is not.
 //
-// If the first block of such a list is purged it stays the first, without a link; the blocks behind
-// it go to `rest`, which nobody uses meanwhile. Blocks that are pushed later lead to the purged
-// block, where the list is at its end: cut_lists() ends it there when the span becomes owned again.
+// If the first block of the remote list is purged it stays the first, without a link; the blocks
+// behind it go to `rest`. Blocks that are pushed later lead to the purged block, where the list is
+// at its end: cut_lists() ends it there before blocks are taken off it again.
 //
-// The order of steps serves a fork's child that finds the lock's holder vanished: first the mask is
+// The order of steps serves a fork's child that finds the span's holder vanished: first the mask is
 // written, then the blocks that it covers leave the lists, then their pages go. So a purged block
 // with a link, on a list in a child, is one that should have left already (unlink_purged); one
 // without a link is an end.
@@ -30,7 +30,7 @@
 namespace spanalloc::standard {
 
 /// One span, as the purging thread sees it. `base`: where the span begins. `remotes`: the first
-/// block of its remote list, or no_block(). `still`: nobody pushes on free_list.
+/// block of its remote list, or no_block().
 class PartialPurge {
  public:
   PartialPurge(Span& span, char* base, const SizeClass& info)
@@ -39,11 +39,10 @@ class PartialPurge {
   /// purge(first byte, bytes) returns false if the old bytes stay. Returns the cost, in some 7 ns:
   /// 1 for a block that was looked at, 16 for a page purged, 100 for a call.
   template <class Purge>
-  std::uint32_t purge_pages(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
+  std::uint32_t purge_pages(Block* remotes, std::size_t page_size, Purge&& purge) {
     const std::uint64_t old = purged();
-    // Acquire: pairs with FreeTarget::push(); sees the links behind it.
-    Block* const first = span_.free_list().first_acquire();
-    // Damaged lists are left alone: the owner will report them.
+    Block* const first = span_.free_list().first();
+    // Damaged lists are left alone: who takes blocks from them reports them.
     if (!count_list(first) || !count_list(span_.rest().first()) || !count_list(remotes))
       return cost_;
     for_each_purged(old, info_, carved_, [&](std::uint32_t i) { count_block(i); });
@@ -51,8 +50,7 @@ class PartialPurge {
     if (pages.fresh != 0) {
       span_.set_purged(old | pages.fresh);
       unlink(span_.rest().first(), &span_.rest());
-      unlink(first, still ? &span_.free_list() : nullptr);
-      if (!still) set_aside(first);
+      unlink(first, &span_.free_list());
       unlink(remotes, nullptr);
       set_aside(remotes);
       clear_links(pages.fresh, old | pages.fresh);
@@ -68,7 +66,7 @@ class PartialPurge {
     return cost_;
   }
 
-  /// Called when the span becomes owned, so that nobody frees into its lists as they were.
+  /// Called by who takes blocks from the span next, and has its remote list.
   /// Ends them where they lead to purged blocks. Returns the first block of the remote
   /// list, as purge_pages() takes it.
   Block* cut_lists(Block* remotes) {
@@ -82,12 +80,11 @@ class PartialPurge {
   /// In a fork's child: takes the purged blocks off the lists, from where a vanished
   /// thread had got to, and clears the links of those whose pages it had not purged yet.
   /// (Purged pages are only read.)
-  SPANALLOC_COLD void unlink_purged(Block* remotes, bool still) {
+  SPANALLOC_COLD void unlink_purged(Block* remotes) {
     if (purged() == 0) return;
     Block* const first = span_.free_list().first();
     unlink(span_.rest().first(), &span_.rest());
-    unlink(first, still ? &span_.free_list() : nullptr);
-    if (!still) set_aside(first);
+    unlink(first, &span_.free_list());
     unlink(remotes, nullptr);
     set_aside(remotes);
     clear_links_of_purged();

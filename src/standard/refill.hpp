@@ -1,5 +1,5 @@
 // What a miss of malloc does for a class of several blocks: it refills the list of the class's
-// current span, or makes another span current.
+// current span, makes another span current, or has blocks lent of a span that nobody owns.
 #pragma once
 
 #include "standard/heap.hpp"
@@ -19,23 +19,27 @@ struct Refill {
   /// pages are best left so; in memory that was used before, a few at a time.)
   [[gnu::noinline]] static Block* take_last(auto& thread, ClassId c) {
     const ClassInfo& info = Classes::info(c);
+    if (thread.cache == nullptr) return nullptr;
     if (thread.list_of(c).is_empty()) {
-      if (info.block_size < kSmallPage || thread.cache == nullptr) return nullptr;
-      const SpanRef span = thread.current_span(c);
-      if (SPANALLOC_UNLIKELY(!span)) return nullptr;
-      Block* block = Blocks::carve_one(span, info);
-      if (block != nullptr && !span->is_zero()) Blocks::refill_from_span(thread, span);
-      return block;
+      if (const SpanRef span = thread.current_span(c)) {
+        if (info.block_size >= kSmallPage) {
+          Block* block = Blocks::carve_one(span, info);
+          if (block != nullptr && !span->is_zero()) Blocks::refill_from_span(thread, span);
+          if (block != nullptr) return block;
+        }
+        if (!Blocks::is_all_on_list(span)) return nullptr;
+        span->use_up();
+      }
+      if (!thread.cache->owned.take_ready(thread, c)) return nullptr;
+      if (thread.list_of(c).is_empty()) return nullptr;
     }
     Block* block = Blocks::pop(thread.list_of(c), info);
-    if (SPANALLOC_UNLIKELY(thread.exited) || !thread.list_of(c).is_empty()) {
-      return block;
-    }
+    if (!thread.list_of(c).is_empty()) return block;
     const SpanRef span = thread.current_span(c);
-    if (SPANALLOC_UNLIKELY(!span)) return block;  // the block is the last one of a loan
-    if (Blocks::is_all_on_list(span)) {
-      // (The block counts as out.)
-      if (thread.cache->owned.take_ready(thread, c)) thread.cache->timed_work.count_event(thread);
+    if (SPANALLOC_UNLIKELY(!span)) {
+      thread.cache->batches.end_used_up(thread, c);
+    } else if (Blocks::is_all_on_list(span)) {
+      span->use_up();
     } else {
       Blocks::refill_from_span(thread, span);
     }
@@ -47,7 +51,17 @@ struct Refill {
     while (thread.list_of(c).is_empty()) {
       if (refill(thread, c) == Refilled::kNothing) return nullptr;
     }
-    return Blocks::pop(thread.list_of(c), Classes::info(c));
+    Block* const block = Blocks::pop(thread.list_of(c), Classes::info(c));
+    if (thread.list_of(c).is_empty()) thread.cache->batches.end_used_up(thread, c);
+    return block;
+  }
+  /// The same without a cache record.
+  SPANALLOC_COLD static Block* take_alone(auto& thread, ClassId c) {
+    Block* const block = lend(thread, c, 1).chain.first;
+    if (block == nullptr) return nullptr;
+    unpoison(block, Classes::info(c).block_size);
+    block->clear_link();
+    return block;
   }
 
   /// Refills the class's empty list. kNothing: memory is out.
@@ -55,26 +69,28 @@ struct Refill {
     SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstLarge);
     SPANALLOC_ASSERT(thread.pages->is_mine(thread.cache->number));
     auto& owned = thread.cache->owned;
+    if (!owned.is_to_own(thread, c))
+      return take_lent(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
+    const std::uint32_t enough = Classes::info(c).enough_free;
     while (thread.list_of(c).is_empty()) {
-      const SpanRef span = thread.current_span(c);
-      if (!span) {
-        const OwnedSpan found = find_span(thread, c);
-        if (!found && !thread.list_of(c).is_empty()) continue;  // blocks were borrowed
-        if (!found) return owned.take_any(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
+      if (const SpanRef span = thread.current_span(c)) {
         const auto hand = thread.hold();
-        owned.note_found(thread, c, found.is_nearly_full);
-        owned.make_current(thread, c, found.span);  // first: add_remotes() may report damage
-        Blocks::add_remotes(thread, found.span, found.remotes);
-        continue;
+        if (const Refilled own = Blocks::refill_from_span(thread, span); own != Refilled::kNothing)
+          return own;
+        if (Blocks::take_remotes(thread, span, enough)) {
+          span->set_stock(Stock::kNone);
+          span->expect_first_clock();
+          continue;
+        }
+        span->use_up();
       }
+      if (owned.take_ready(thread, c) || owned.take_away(thread, c, enough, Config::kAwayPerSearch))
+        continue;
+      const OwnedSpan found = find_span(thread, c);
+      if (!found) return take_any(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
       const auto hand = thread.hold();
-      if (const Refilled own = Blocks::refill_from_span(thread, span); own != Refilled::kNothing)
-        return own;
-      if (Blocks::take_remotes(thread, span, Classes::info(c).enough_free) ||
-          owned.take_ready(thread, c)) {
-        continue;
-      }
-      if (!owned.take_remotely_ready(thread, c)) owned.use_up(thread, c, span);
+      owned.make_current(thread, c, found.span);  // first: add_remotes() may report damage
+      Blocks::add_remotes(thread, found.span, found.remotes);
     }
     return Refilled::kBlocks;
   }
@@ -90,45 +106,101 @@ struct Refill {
   SPANALLOC_COLD static bool give_back_unused(auto& thread) {
     if (thread.cache == nullptr) return false;
     SPANALLOC_ASSERT(thread.has_nothing_in_hand());
-    bool any = thread.heap->count_all_abandoned(thread.shard());
-    any = thread.cache->loans.return_all(thread) || any;
-    any = thread.cache->magazines.give_all_back(thread) || any;
-    return thread.cache->owned.share_empty(thread) || any;
+    const bool any = thread.heap->count_all_abandoned(thread.shard());
+    return thread.cache->owned.give_up_empty(thread) || any;
   }
 
  private:
-  // A span for class c, which this thread owns now. None: the list has borrowed blocks, or memory
-  // is out.
+  // A span for class c, which this thread owns now. None: memory is out.
   [[gnu::noinline]] static OwnedSpan find_span(auto& thread, ClassId c) {
-    auto& heap = *thread.heap;
-    auto& protocol = heap.protocol();
-    auto& cache = *thread.cache;
-    const CacheNumber me = cache.number;
-    cache.owned.note_search(c);
-    // Delayed spans may wait while there are partial ones: where threads free into many spans at
-    // random, each gets more blocks back meanwhile. (Not for ever: an empty one may be among them.)
-    if (++cache.searches % Config::kSearchesPerCollection != 0) {
-      if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
-    }
-    heap.put_in_pool(protocol.collect_delayed(me), thread.shard());
-    if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
+    thread.cache->owned.note_search(c);
+    thread.cache->owned.bound_away(thread, c);
     if (const OwnedSpan adopted = adopt(thread, c, Config::kHintsPerSearch)) return adopted;
-    if (cache.loans.borrow(thread, c)) return {};
-    if (const FreshSpan fresh = take_span(thread, c)) return heap.begin_owned_life(fresh, c, me);
-    if (const OwnedSpan adopted = adopt(thread, c, UINT32_MAX)) return adopted;
-    return protocol.nearly_full_to_owned(c, me);
+    if (const FreshSpan fresh = take_span(thread, c))
+      return thread.heap->begin_owned_life(fresh, c, thread.cache->number);
+    return adopt(thread, c, UINT32_MAX);
+  }
+  // When memory is out: any block that others have freed into a span of the thread's.
+  SPANALLOC_COLD static bool take_any(auto& thread, ClassId c) {
+    if (const SpanRef span = thread.current_span(c);
+        span && Blocks::take_remotes(thread, span, 1)) {
+      span->set_stock(Stock::kNone);
+      return true;
+    }
+    return thread.cache->owned.take_away(thread, c, 1, Config::kAwayWithoutMemory);
   }
   // Of the first so many hints at spans that nobody owns.
   static OwnedSpan adopt(auto& thread, ClassId c, std::uint32_t hints) {
+    const Held held = hold_shown(thread, c, hints);
+    return held.span ? thread.heap->protocol().own_held(held.span, thread.cache->number)
+                     : OwnedSpan{};
+  }
+  struct Held {
+    SpanRef span;
+    SpanWord before;
+  };
+  static Held hold_shown(auto& thread, ClassId c, std::uint32_t hints) {
     auto& heap = *thread.heap;
-    if (SPANALLOC_LIKELY(heap.abandoned.are_none())) return {};
+    Held held;
+    if (SPANALLOC_LIKELY(heap.abandoned.are_none())) return held;
     for (;;) {
       SpanChain seen;
-      const OwnedSpan adopted =
-          heap.protocol().abandoned_to_owned(c, thread.cache->number, hints, seen);
-      if (adopted || seen.has_nothing()) return adopted;
+      held.span =
+          heap.protocol().hold_shown(c, CacheNumber{thread.shard()}, hints, seen, held.before);
+      if (held.span || seen.has_nothing()) return held;
       heap.put_in_pool(seen, thread.shard());  // with no span in hand: it may report
     }
+  }
+
+  // --- Blocks of spans that nobody owns ----------------------------------------------------------
+
+  struct Lent {
+    SpanRef span;
+    BlockChain chain;
+  };
+  // A batch of blocks becomes what malloc takes from. False: memory is out.
+  [[gnu::noinline]] static bool take_lent(auto& thread, ClassId c) {
+    auto& cache = *thread.cache;
+    const Lent lent = lend(thread, c, cache.batches.most_lent(thread, c));
+    if (lent.chain.count == 0) return false;
+    cache.owned.note_lent(c);
+    cache.batches.begin_lent(thread, c, lent.span, lent.chain);
+    return true;
+  }
+  // Up to `most` blocks, which are out from here on. None: memory is out.
+  static Lent lend(auto& thread, ClassId c, std::uint32_t most) {
+    auto& heap = *thread.heap;
+    const SpanRef span = hold_counted(thread, c);
+    if (!span) return {};
+    const BlockChain chain = Blocks::take_held(thread, span, most);
+    if (SPANALLOC_UNLIKELY(chain.count == 0)) {
+      heap.protocol().withdraw(span);
+      thread.pages->damaged(span);
+    }
+    heap.protocol().let_go(span, chain.count);
+    return {span, chain};
+  }
+  // Whose word says how many blocks are free, and that some are. (One that its thread has left
+  // uncounted may have none.)
+  static SpanRef hold_counted(auto& thread, ClassId c) {
+    auto& protocol = thread.heap->protocol();
+    for (;;) {
+      const Held held = hold_any(thread, c);
+      if (!held.span) return {};
+      if (SPANALLOC_UNLIKELY(!protocol.count_if_uncounted(held.span, held.before)))
+        thread.pages->damaged(held.span);
+      if (SPANALLOC_LIKELY(held.span->load_word().outstanding() < Classes::info(c).blocks))
+        return held.span;
+      if (protocol.let_go(held.span) == Freed::kEmptied)
+        thread.heap->put_in_pool(held.span, thread.shard());
+    }
+  }
+  static Held hold_any(auto& thread, ClassId c) {
+    const Held held = hold_shown(thread, c, Config::kHintsPerSearch);
+    if (held.span) return held;
+    if (const FreshSpan fresh = take_span(thread, c))
+      return {thread.heap->begin_held_life(fresh, c), kNewHeld};
+    return hold_shown(thread, c, UINT32_MAX);
   }
 };
 

@@ -108,8 +108,7 @@ struct Resize {
                               span.free_list().first() == block ||
                               span.load_word().head() == as_block_offset(offset));
   }
-  // Of a large block, or an own one that the map will not show: its class has a magazine, or the
-  // thread gets no map. (Others locate_live() shows.)
+  // Of a large block, or an own one of a thread that gets no map. (Others locate_live() shows.)
   SPANALLOC_INLINE static Known look_by_record(auto& thread, const void* p) {
     Pages& pages = *thread.pages;
     const std::uintptr_t a = address_of(p);
@@ -124,8 +123,7 @@ struct Resize {
     }
     const SpanRef span = pages.span_of(slice);
     const ClassId c = span->shown_class();
-    const bool is_known = thread.is_mine(span->load_word()) &&
-                          (thread.cache->magazines.is_open(c) || thread.has_no_map_for_good()) &&
+    const bool is_known = thread.is_mine(span->load_word()) && thread.has_no_map_for_good() &&
                           span->is_block(a) && !may_be_free(*span.record, p);
     return is_known ? Known{Classes::info(c).block_size, c} : Known{};
   }
@@ -148,8 +146,7 @@ struct Resize {
                            Misuse::is_newest_free(thread, at.span, at.word, p))) {
       os::fatal("size asked of memory that is free:", p);
     }
-    if (thread.is_mine(at.word) && !thread.cache->magazines.is_open(at.size_class()))
-      thread.miss_map(at.span, *at.span.record);
+    if (thread.is_mine(at.word)) thread.miss_map(at.span, *at.span.record);
     return at;
   }
 

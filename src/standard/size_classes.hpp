@@ -57,7 +57,7 @@ struct SizeClass {
 /// All that slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
   std::uint64_t magic = 0;  ///< divisibility_magic(block_size)
-  /// A shared span with at most this many blocks out is partial
+  /// With more blocks out a span that is nobody's has hardly a free one (OwnedSpans::is_to_adopt)
   std::uint32_t partial_outstanding = 0;
   std::uint32_t enough_free = 0;  ///< an owner takes a remote list of at least this many
   std::uint8_t order = 0;         ///< of the virtual span, if it has several blocks
@@ -245,7 +245,7 @@ struct SizeClasses : SizeClassRules<Config> {
     if (k.blocks == 1) return holds && k.virtual_span - k.block_size < kSlice;
     return holds && Rules::has_little_overhead(k) && k.slices == 1u << k.order &&
            k.order <= kMaxOrder && k.blocks >= Rules::kMinBlocks &&
-           // A span that becomes shared with no block free must not be partial at once.
+           // A span that goes away with no block free must not be taken back at once.
            k.partial_outstanding < k.blocks && k.partial_outstanding != 0;
   }
 

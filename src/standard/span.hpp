@@ -24,19 +24,14 @@
 
 namespace spanalloc::standard {
 
-/// A span's list. kFull: a span without a free block that a search met when memory was out.
-enum class ListId : std::uint8_t { kNone = 0, kNearlyFull, kPartial, kDelayed, kFull };
-
-/// A span's life: never used -> owned -> shared (on one of the lists) -> free -> owned ... A span
-/// of one block changes free -> shared -> free, maybe as a cached large span. begin_life() writes
-/// what is constant while the span is not free.
+/// A span's life begins with the word "never used", or "free". From there it is owned, or held and
+/// then nobody's; owned and nobody's change places any number of times; from each of them it may be
+/// free again (span_protocol.hpp). A span of one block changes free -> nobody's -> free, maybe as a
+/// cached large span. begin_life() writes what is constant while the span is not free.
 ///
-/// The first cache line is the owner's: its short paths write there, and nowhere else in
-/// the record. Other threads read and write the second line; in the first only what a
-/// shared span's owner has freed.
-///
-/// Equation of a shared span: quota - left = uncollected, the owner's frees that
-/// `word` does not count yet.
+/// The first cache line is the owner's: its short paths write there, and nowhere else in the
+/// record. Other threads read and write the second line; in the first they read only whether the
+/// span is away.
 class alignas(kCacheLine) Span : public FreeTarget {
  public:
   // --- What others may ask -----------------------------------------------------------------------
@@ -80,24 +75,34 @@ class alignas(kCacheLine) Span : public FreeTarget {
     blocks_.set(first, single ? 1 : info.magic, single ? 1 : 0);
     shown_.set(blocks_);
     change_class(c, info);
+    if (!single) set_others(0);
     zero_ = zero;
     asked = 0;
     carved_.store_relaxed(0);
     free_list_.clear();
     rest_.clear();
     purged_.store_relaxed(0);
-    list_ = ListId::kNone;
+    ready_ = false;
     go_on(word_of_life);
   }
   /// Begins a life in the class of the last one, with the lists that are there.
   void go_on(SpanWord word_of_life) {
     withdrawn_.store_relaxed(false);
-    expect_first_clock();
+    begin_to_own();
     word.set(word_of_life);
   }
+  /// A thread becomes its owner.
+  void begin_to_own() {
+    set_stock(Stock::kMore);
+    watched_ = 0;
+    expect_first_clock();
+  }
+  /// Of a span of several blocks: so many are out that its owner has not handed out.
+  void set_others(std::uint32_t out) { others_ = out; }
   /// Another class for a span of one block, which may be in use.
   void change_class(ClassId c, const ClassInfo& info) {
     set_room(info);
+    own_class_ = static_cast<std::uint8_t>(index_of(c));
     size_class_.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
   }
   /// The only block of a span has no more than `bytes`, until its class or place changes.
@@ -114,7 +119,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// carved. (A thread that gets a block from another thread has been given this limit with it.)
   void carve(const ClassInfo& info, std::uint32_t count) {
     const std::uint32_t carved = this->carved() + count;
-    carved_.store_relaxed(carved);
+    carved_.store_relaxed(static_cast<std::uint16_t>(carved));
     const std::uint64_t limit = multiple_limit(info.block_size, info.magic, carved);
     blocks_.limit.store_relaxed(limit);
     shown_.limit.store_relaxed(limit);
@@ -124,9 +129,11 @@ class alignas(kCacheLine) Span : public FreeTarget {
   Block* next_to_carve(const ClassInfo& info) const {
     return pointer_to<Block>(blocks_.base.read_own() + std::size_t{carved()} * info.block_size);
   }
-  /// Under the lock of a shared span's owner. Release: a fork's child finds the mask before the
-  /// lists change.
-  void set_purged(std::uint64_t mask) { purged_.store_release(mask); }
+  /// By its owner, or holder. Release: a fork's child finds the mask before the lists change.
+  void set_purged(std::uint64_t mask) {
+    set_stock(Stock::kMore);
+    purged_.store_release(mask);
+  }
   /// Forgets all free blocks that are on its lists, or purged.
   void lose_free_blocks() {
     free_list_.clear();
@@ -134,18 +141,8 @@ class alignas(kCacheLine) Span : public FreeTarget {
     set_purged(0);
   }
 
-  // --- Events: by the owner of an owned span, under its lock for a shared one --------------------
+  // --- Events: by the owner ----------------------------------------------------------------------
 
-  /// The owner's free that is the `count`-th from now is the next event.
-  SPANALLOC_INLINE void expect_frees(std::uint32_t count) {
-    quota_.store_relaxed(count);
-    left_.store_relaxed(count);
-  }
-  /// Goes on counting: `more` frees from this event on.
-  void expect_more_frees(std::uint32_t more) {
-    left_.store_relaxed(more);
-    quota_.store_relaxed(quota_.load_relaxed() + more);
-  }
   /// A current span is looked at when its list ends. Frees into it are events only to read the
   /// clock, unless the thread may be about to give the span up: expect_emptying(). Then `quota` is
   /// how often it has looked.
@@ -165,32 +162,50 @@ class alignas(kCacheLine) Span : public FreeTarget {
     const std::uint32_t most = AllSpans::kMostClock;
     expect_clock(frees < most ? frees : most);
   }
+  /// Of an owned span: its owner's free is the first since it was used up. The next event comes
+  /// when the owner has freed all that is out. False: that was the last one.
+  SPANALLOC_INLINE bool expect_empty() {
+    if (SPANALLOC_UNLIKELY(others_ != 0)) return expect_few();
+    const std::uint32_t out = load_word().outstanding() - 1;
+    set_stock(Stock::kNone);
+    expect_emptying(out, 0);
+    return out != 0;
+  }
+  /// The same where others had blocks when the owner became that: it may never become empty.
+  [[gnu::noinline]] bool expect_few() {
+    const std::uint32_t out = own_out(load_word().outstanding()) - 1;
+    set_stock(Stock::kNone);
+    expect_emptying(out - out / 4, 0);
+    return out != 0;
+  }
+  /// The next event comes when so few blocks are out. False: they are already, or the span does not
+  /// count its frees.
+  bool expect_few_out(std::uint32_t few) {
+    const std::uint32_t left = left_.load_relaxed();
+    if (is_for_clock()) return false;
+    if (looks() != 0) return true;  // this was asked before
+    if (left <= few) return false;
+    expect_emptying(left - few, 1);
+    return true;
+  }
+  /// Of `out` blocks those that are its owner's, as far as is known; at least one.
+  SPANALLOC_INLINE std::uint32_t own_out(std::uint32_t out) const {
+    return out > others_ ? out - others_ : 1;
+  }
   void expect_soon_clock() { expect_clock(AllSpans::kSoonClock); }
-  /// The owner's frees since expect_frees(). To others a hint, unless they have the lock.
-  SPANALLOC_INLINE std::uint32_t uncollected() const {
-    return quota_.load_relaxed() - left_.load_relaxed();
-  }
-  /// uncollected(), and what the owner did to the span and its blocks before.
-  SPANALLOC_INLINE std::uint32_t uncollected_acquire() const {
-    return quota_.load_relaxed() - left_.load_acquire();
-  }
   /// Changes whenever the owner takes a block or frees one (but for rare chances).
   std::uint64_t trace() const {
     const std::uint64_t left = left_.load_relaxed();
     return address_of(free_list_.first()) ^ left << 48 ^ left >> 16;
   }
 
-  // --- What is remembered of it: by the owner, under its lock for a shared span ------------------
+  // --- What is remembered of it: by its holder ---------------------------------------------------
 
-  /// Since it was last shared or used up blocks were carved, or taken back from purged pages.
-  void note_grown() { watched_ = kGrown; }
-  bool has_grown() const { return watched_ == kGrown; }
-  void forget_watch() { watched_ = 0; }
-  /// Whether the pages of a shared span with `out` blocks out are to be purged: not a second time,
+  /// Whether the pages of a span with `out` blocks out are to be purged: not a second time,
   /// and if `aged` only if as many were out when this was asked in the epoch before.
   bool wants_purge(std::uint32_t out, bool aged) {
-    const std::uint32_t seen = out * 2 + 2;
-    const std::uint32_t purged = out * 2 + 3;
+    const auto seen = static_cast<std::uint16_t>(out * 2 + 2);
+    const auto purged = static_cast<std::uint16_t>(out * 2 + 3);
     if (watched_ == purged) return false;
     const bool is_due = !aged || watched_ == seen;
     watched_ = is_due ? purged : seen;
@@ -201,45 +216,50 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// blocks: if a 16th of the `blocks` fewer are out than at the last purge, or than was seen
   /// since.
   bool wants_purge_near(std::uint32_t out, std::uint32_t blocks) {
-    const std::uint32_t seen = out * 2 + 2;
-    const std::uint32_t last = watched_ > kGrown ? (watched_ - 2) / 2 : blocks;
+    const auto seen = static_cast<std::uint16_t>(out * 2 + 2);
+    const std::uint32_t last = watched_ != 0 ? (watched_ - 2u) / 2 : blocks;
     if (out > last) watched_ = seen;
     if (out > last || last - out < max_of(blocks / 16, 1)) return false;
-    watched_ = seen + 1;
+    watched_ = static_cast<std::uint16_t>(seen + 1);
     return true;
   }
 
-  /// Of an owned span that is used up: its place among the thread's (used_up_spans.hpp)
-  std::uint8_t place() const { return place_; }
-  void set_place(std::uint8_t place) { place_ = place; }
+  // --- Where it is -------------------------------------------------------------------------------
 
-  // --- Lists: under the lock of the owner --------------------------------------------------------
-
-  ListId list() const { return list_; }
-  SpanNumber next() const { return next_; }  ///< on the list, or the chain
-  /// The lists are not whole, or the span is on none: its thread was moving it when it vanished.
-  void forget_list() { list_ = ListId::kNone; }
+  /// On a chain of free spans, or among its owner's ready ones: by who has it
+  SpanNumber next() const { return next_; }
+  void set_next(SpanNumber next) { next_ = next; }
+  /// Of a ready span: the one that became ready after it
+  SpanNumber newer() const { return newer_; }
+  void set_newer(SpanNumber newer) { newer_ = newer; }
+  /// Among its owner's ready spans (owned_spans.hpp)
+  bool is_ready() const { return ready_; }
+  void set_ready(bool ready) { ready_ = ready; }
+  /// Whose queue has it as an entry, if one has (away_link); constant meanwhile
+  CacheNumber queuer() const {
+    return CacheNumber{std::uint32_t{queuer_high_.load_relaxed()} << 16 |
+                       queuer_low_.load_relaxed()};
+  }
+  void set_queuer(CacheNumber number) {
+    queuer_low_.store_relaxed(static_cast<std::uint16_t>(index_of(number)));
+    queuer_high_.store_relaxed(static_cast<std::uint8_t>(index_of(number) >> 16));
+  }
   /// On no list, and not counted again
   bool is_withdrawn() const { return withdrawn_.load_relaxed(); }
   void set_withdrawn(bool retired) { withdrawn_.store_relaxed(retired); }
 
  private:
-  template <class>
-  friend class SpanPlacement;  // next_, prev_ and list_
   friend struct SpanTestAccess;
   friend struct spanalloc::InspectionAccess;
 
   static constexpr std::uint32_t kForClock = 1u << 16;  // `quota` of a current span: the clock's
-  static constexpr std::uint32_t kGrown = 1;
 
   void set_room(const ClassInfo& info) {
     room_ = static_cast<std::uint32_t>(info.virtual_span -
                                        first_block() % (std::size_t{1} << AllSpans::kSliceBits));
   }
 
-  // Of a shared span under the lock: what `left` was when it was set
-  Atomic<std::uint32_t> quota_;
-  Atomic<std::uint32_t> carved_;
+  Atomic<std::uint16_t> carved_;
   bool zero_;
 
  public:
@@ -256,11 +276,11 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
  private:
   Plain<SpanNumber> next_;
-  Plain<SpanNumber> prev_;
-  Plain<ListId> list_;
+  bool ready_;
   Atomic<std::uint8_t> size_class_;
   std::uint8_t order_;
-  std::uint8_t place_;
+  Atomic<std::uint8_t> queuer_high_;
+  static_assert(index_of(SpanWord::kMaxOwner) >> 16 <= UINT8_MAX);
 
  public:
   /// The pool's stack that the free span is in: the next span there
@@ -268,20 +288,29 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// Whether the span is on a stack of abandoned spans, and the next one there:
   /// abandoned_spans.hpp's alone, whatever life the span lives
   Atomic<std::uint32_t> abandoned_link;
+  /// The same of a queue of away spans (away_spans.hpp)
+  Atomic<std::uint32_t> away_link;
 
  private:
-  Plain<std::uint32_t> watched_;  // 0: nothing
+  Plain<std::uint16_t> watched_;  // 0: nothing
+  Atomic<std::uint16_t> queuer_low_;
   // A copy of `blocks_` for other threads, written by the owner: a look into the first line would
   // take that line from the owner's CPU at each of their frees
   BlockTest shown_;
 
  public:
-  /// Holder of a block of kHuge: slices that it was last resized to (or a little more), beyond
-  /// which the span may have room; 0: never resized
-  std::uint32_t asked;
+  union {
+    /// Holder of a block of kHuge: slices that it was last resized to (or a little more), beyond
+    /// which the span may have room; 0: never resized
+    std::uint32_t asked;
+    SpanNumber newer_;  // of a ready span
+  };
 
  private:
-  std::uint32_t room_;
+  union {
+    std::uint32_t room_;    // of a span of one block
+    std::uint32_t others_;  // of several: how many were out when its owner became that
+  };
 };
 static_assert(sizeof(Span) == 2 * kCacheLine);
 

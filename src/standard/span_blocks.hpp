@@ -10,7 +10,14 @@ namespace spanalloc::standard {
 /// What an empty list was refilled with. kZeroBlocks: they are zero but for their links.
 enum class Refilled { kNothing, kBlocks, kZeroBlocks };
 
-/// Only the owner calls these; `thread` is its thread cache.
+/// Blocks of one span that are linked up; the last one leads to no block.
+struct BlockChain {
+  Block* first = nullptr;
+  Block* last = nullptr;
+  std::uint32_t count = 0;
+};
+
+/// Only the owner calls these, or for take_held() the holder; `thread` is its thread cache.
 template <class Config>
 struct SpanBlocks {
   using Classes = SizeClasses<Config>;
@@ -33,7 +40,7 @@ struct SpanBlocks {
   /// Refills the span's empty list: with its second list, purged blocks, or the next untouched
   /// ones.
   [[gnu::noinline]] static Refilled refill_from_span(auto& thread, SpanRef span) {
-    SPANALLOC_ASSERT(span->free_list().is_empty() && thread.is_owned_here(span->load_word()));
+    SPANALLOC_ASSERT(span->free_list().is_empty() && has_alone(thread, span));
     if (SPANALLOC_UNLIKELY(!span->rest().is_empty())) {
       // In this order a fork's child finds the list once, or not at all.
       span->free_list().set(span->rest().take_all());
@@ -62,13 +69,14 @@ struct SpanBlocks {
 
   /// Refills the span's empty list with what other threads have freed of it, if that is enough.
   SPANALLOC_INLINE static bool take_remotes(auto& thread, SpanRef span, std::uint32_t at_least) {
-    const ClassInfo& info = Classes::info(span->class_id());
-    SPANALLOC_ASSERT(span->free_list().is_empty());
+    // (An away span may be claimed meanwhile, and live another life. Then nothing is taken.)
+    const ClassInfo& info = Classes::info(span->shown_class());
     // An old value only delays the choice.
     if (info.blocks - span->load_word().outstanding() < at_least) return false;
-    const RemoteList remotes = span->word.take_remotes(info.blocks);
-    // Another thread has borrowed the list since that look.
+    const RemoteList remotes = span->word.take_remotes(thread.cache->number, info.blocks);
+    // Another thread has claimed the span since that look.
     if (SPANALLOC_UNLIKELY(remotes.first == BlockOffset::kNone)) return false;
+    SPANALLOC_ASSERT(span->free_list().is_empty());
     Block* const list = thread.pages->block_at_offset(span, remotes.first);
     // span_word.hpp's equation: of an owned span the word counts no other frees. (Only the
     // assertion counts the list, because that is a walk over blocks in another CPU's cache. pop()
@@ -78,12 +86,44 @@ struct SpanBlocks {
     return true;
   }
 
+  /// Takes up to `most` free blocks off a span that the thread holds, linked up. None: the links
+  /// of its lists are damaged; its other blocks may serve still.
+  [[gnu::noinline]] static BlockChain take_held(auto& thread, SpanRef span, std::uint32_t most) {
+    const ClassInfo& info = Classes::info(span->class_id());
+    if (span->free_list().is_empty()) {
+      const BlockOffset remotes = thread.pages->cut_lists(span, span->word.take_held_remotes());
+      if (remotes != BlockOffset::kNone)
+        span->free_list().set(thread.pages->block_at_offset(span, remotes));
+    }
+    if (span->free_list().is_empty()) {
+      const auto untouched = static_cast<std::uint32_t>(min_of(info.blocks - span->carved(), most));
+      if (span->rest().is_empty() && span->purged() == 0 && untouched != 0) {
+        Block* const first = carve(thread, span, info, untouched);
+        auto* const last = pointer_to<Block>(address_of(first) + (untouched - 1) * info.block_size);
+        return {first, last, untouched};
+      }
+      refill_from_span(thread, span);
+    }
+    BlockChain chain{span->free_list().first()};
+    Block* next = chain.first;
+    for (; chain.count != most && !next->is_end(); next = chain.last->next()) {
+      if (SPANALLOC_UNLIKELY(!next->has_link(info.virtual_span))) return {};
+      chain.last = next;
+      ++chain.count;
+    }
+    // In this order a fork's child finds blocks that are on no list, which count as out.
+    span->free_list().set(next);
+    if (chain.count != 0) chain.last->link_to(no_block());
+    return chain;
+  }
+
   /// Adds the remote list of a span that has become owned. (It has a second list already if its
   /// last owner ended soon after adopting it.)
   static void add_remotes(auto& thread, SpanRef span, BlockOffset remotes) {
     if (remotes == BlockOffset::kNone) return;
     Block* const list = thread.pages->block_at_offset(span, remotes);
     if (span->free_list().is_empty()) return span->free_list().set(list);
+    span->set_stock(Stock::kMore);
     if (span->rest().is_empty()) return span->rest().set(list);
     const ClassInfo& info = Classes::info(span->class_id());
     const auto retire = [&] { Misuse::retire_lists(thread, span); };
@@ -93,8 +133,6 @@ struct SpanBlocks {
   /// Joins the two lists of a span, and counts what is free in it, but for what other threads have
   /// freed.
   static std::uint32_t join_and_count_free(auto& thread, SpanRef span) {
-    // So that nobody borrows what others have freed while this looks at it.
-    const auto guard = thread.lock_lists();
     const ClassInfo& info = Classes::info(span->class_id());
     std::uint32_t count = span->count_unlisted(info);
     Block* const list = span->free_list().first();
@@ -145,12 +183,16 @@ struct SpanBlocks {
         static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
     if (count == 1 && !span->is_zero()) count = Config::kCarvedWhereUsed;
     count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
-    // After its exit hook a thread gives the span back with each call: one block is enough.
-    if (SPANALLOC_UNLIKELY(thread.exited)) count = 1;
-    Block* const first =
-        link_up(thread.pages->address(span.number) + offset, info.block_size, count);
+    return carve(thread, span, info, count);
+  }
+  static Block* carve(auto& thread, SpanRef span, const ClassInfo& info, std::uint32_t count) {
+    char* const at = thread.pages->address(span.number) + info.offset_of(span->carved());
+    Block* const first = link_up(at, info.block_size, count);
     count_carved(span, info, count);
     return first;
+  }
+  static bool has_alone(auto& thread, SpanRef span) {
+    return thread.is_owned_here(span->load_word()) || span->load_word().is_held();
   }
   SPANALLOC_INLINE static void count_carved(SpanRef span, const ClassInfo& info,
                                             std::uint32_t count) {
@@ -163,7 +205,7 @@ struct SpanBlocks {
   // least one.
   SPANALLOC_COLD static Block* take_purged(auto& thread, SpanRef span, const ClassInfo& info) {
     std::uint64_t purged = span->purged();
-    SPANALLOC_ASSERT(purged != 0 && thread.is_owned_here(span->load_word()));
+    SPANALLOC_ASSERT(purged != 0 && has_alone(thread, span));
     Block* first = no_block();
     Block* last = nullptr;
     do {
@@ -196,16 +238,17 @@ struct SpanBlocks {
     return first;
   }
 
-  // The list of a current span has just ended, so `out` of its blocks may be out. When half of
-  // these are free again, the owner looks whether it is giving the span up (OwnedSpans). This is
-  // set each time the list goes on with blocks that were not on it before: a program that goes on
-  // in the span pays nothing. It is not set for a span that has carved little: giving it up costs a
-  // busy thread more than it gains.
+  // The list of a current span has just ended, so `out` of its blocks may be out. When three
+  // quarters of these are free again, the owner looks whether it is giving the span up
+  // (OwnedSpans). This is set each time the list goes on with blocks that were not on it before: a
+  // program that goes on in the span pays nothing. It is not set for a span that has carved little:
+  // giving it up costs a busy thread more than it gains.
   SPANALLOC_INLINE static void expect_emptying(SpanRef span, const ClassInfo& info,
                                                std::uint32_t out) {
-    span->note_grown();
+    span->set_stock(Stock::kMore);
     if (span->carved() * info.block_size <= Config::kLittleForCurrent) return;
-    span->expect_emptying(out - out / 2, 0);
+    const std::uint32_t own = span->own_out(out);
+    span->expect_emptying(own - own / 4, 0);
   }
 };
 

@@ -35,6 +35,10 @@ class SpanTable {
   }
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
+  /// `record`: that of a span's first slice.
+  SpanRef ref_of(Span& record) {
+    return {&record, SpanNumber{static_cast<std::uint32_t>(&record - &spans_[0])}};
+  }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
     return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kSliceBits));
   }

@@ -21,7 +21,8 @@ struct ThreadState {
   // No cache record has the number whose bits are all ones.
   static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0} >> SpanWord::kIdentityShift;
 
-  /// The current span of each class, or its loan, from whose list malloc takes; kNoTarget: neither.
+  /// The current span of each class, or a batch that was lent for it: malloc takes from its list.
+  /// kNoTarget: neither.
   /// (Entry 0 belongs to no class: it serves requests of size 0, and never holds a block.)
   FreeTarget* current[SizeClasses<Config>::kSmallClasses];
   /// The map of the thread's spans. kNoMap: it has made too few calls yet, or there was no memory
@@ -78,7 +79,7 @@ class ThreadCache : public ThreadState<Config> {
   using State::current, State::map, State::cache, State::owned_identity;
   Heap<Config>* heap;        ///< constant
   PageLayer<Config>* pages;  ///< constant: the heap's
-  /// The exit hook has run: the thread takes a cache record for one call at a time
+  /// The exit hook has run: the thread takes no cache record any more
   bool exited = false;
   std::uint8_t exit_round = 0;  ///< thread::ExitKey's
   std::uint8_t map_misses = 0;  ///< how many calls a map would have served, up to kMissesForMap
@@ -102,12 +103,7 @@ class ThreadCache : public ThreadState<Config> {
     if (SPANALLOC_UNLIKELY(n > Config::kMaxSmall))
       return MallocMiss::template allocate_large<Policy>(n, self);
     const ClassId c = Lookup::small[n];
-    Block* block =
-        self.list_of(c).template pop_if_not_last<Policy>(Lookup::no_link_bits[index_of(c)]);
-    if (SPANALLOC_UNLIKELY(block == nullptr))
-      return MallocMiss::template allocate_kept<Policy>(n, self);
-    unpoison(block, Classes::info(c).block_size);
-    return block;
+    return self.template pop<Policy>(c, Lookup::no_link_bits[index_of(c)], n);
   }
 
   template <class Caller = NoOperator>
@@ -124,7 +120,7 @@ class ThreadCache : public ThreadState<Config> {
     auto* block = static_cast<Block*>(p);
     FreeMiss::poison_freed(block, *pages);
     if (SPANALLOC_UNLIKELY(FreeTarget::push(target, block, link.bits)))
-      return FreeMiss::look_after(p, *this);
+      return FreeMiss::pass_event(p, *this, target.operator->());
   }
 
   // --- What else an engine offers; see engine/engine.hpp ----------------------------------------
@@ -191,20 +187,17 @@ class ThreadCache : public ThreadState<Config> {
   bool has_nothing_in_hand() const { return cache == nullptr || cache->in_hand.is_nothing(); }
   /// While it lives, the thread gives its own spans or their blocks back.
   auto begin_work() { return typename TimedWork<Config>::Working(*this); }
-  /// The lock of the cache record's lists.
-  auto lock_lists() {
-    return typename SpanProtocol<PageLayer<Config>>::CacheGuard(heap->protocol(), cache->number);
-  }
   SPANALLOC_INLINE unsigned shard() const { return heap->shard_of(cache); }
   bool is_owned_here(SpanWord word) const { return word.identity() == owned_identity; }
   bool is_mine(SpanWord word) const {
     // Below 4: the owners are equal.
     return word.state() != SpanState::kFree && (word.identity() ^ owned_identity) < 4;
   }
-  /// No span: the class has none.
+  /// No span: the class has none. (It may have a batch.)
   SpanRef current_span(ClassId c) {
-    const SpanNumber number = cache->owned.current(c);
-    return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
+    FreeTarget* const target = current[index_of(c)];
+    if (target == &kNoTarget || target->stock() == Stock::kBatch) return {};
+    return pages->ref_of(*static_cast<Span*>(target));
   }
   FreeList& list_of(ClassId c) { return current[index_of(c)]->free_list(); }
   /// enter() for a miss of malloc: it flushes a batch, so that blocks do not stay there for ever.
@@ -216,7 +209,6 @@ class ThreadCache : public ThreadState<Config> {
   void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count) {
     FreeMiss::free_to_span(*this, span, newest, oldest, count);
   }
-  void free_kept(void* p) { FreeMiss::free_kept(p, *this); }
   /// The caller's call would have been short if the map had led to the target.
   void miss_map(SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(map == &kNoMap && map_misses != Config::kMissesForMap)) {
@@ -226,9 +218,6 @@ class ThreadCache : public ThreadState<Config> {
     pages->maps.show(*map, span, target);
   }
   bool has_no_map_for_good() const { return map == &kNoMap && map_misses == Config::kMissesForMap; }
-  void collect_delayed() {
-    heap->put_in_pool(heap->protocol().collect_delayed(cache->number), shard());
-  }
 
  private:
   template <class Caller>
@@ -240,9 +229,13 @@ class ThreadCache : public ThreadState<Config> {
   // Takes the first block off the class's list, unless it is the last.
   template <class Policy>
   SPANALLOC_INLINE void* pop(ClassId c, std::uint64_t no_link, std::size_t n) {
-    Block* block = list_of(c).template pop_if_not_last<Policy>(no_link);
-    if (SPANALLOC_UNLIKELY(block == nullptr))
-      return MallocMiss::template allocate_missed<Policy>(n, *this);
+    FreeTarget* const target = current[index_of(c)];
+    Block* block = target->free_list().first();
+    keep_in_result_register(block);
+    const std::uint64_t link = block->template link<Policy>();
+    if (SPANALLOC_UNLIKELY((link & no_link) != 0))
+      return MallocMiss::template allocate_last<Policy>(n, *this, target, link);
+    target->free_list().take_off(block, link);
     unpoison(block, Classes::info(c).block_size);
     return block;
   }

@@ -11,25 +11,24 @@ template <class Config>
 struct ThreadLife {
   // --- The thread's beginning --------------------------------------------------------------------
 
-  /// Takes a cache record. False: there is none, or no memory for it.
+  /// Takes a cache record. False: there is none, or no memory for it, or the thread has ended.
   SPANALLOC_COLD static bool attach(auto& thread) {
-    CacheRecord<Config>* fresh = thread.heap->begin_cache();
+    CacheRecord<Config>* fresh = thread.exited ? nullptr : thread.heap->begin_cache();
     if (fresh == nullptr) return false;
-    if (!begin_with(thread, fresh)) thread.exited = true;
-    return true;
+    if (begin_with(thread, fresh)) return true;
+    thread_exit(thread);
+    return false;
   }
 
   /// Begins with a cache record that was taken already. False: the thread's end cannot be watched.
   static bool begin_with(auto& thread, CacheRecord<Config>* fresh) {
     SPANALLOC_ASSERT(thread.cache == nullptr && fresh->batches.are_empty() &&
-                     fresh->loans.are_none() && !fresh->magazines.are_open() &&
                      thread.pages->is_mine(fresh->number));
     thread.owned_identity = SpanWord::identity_of(fresh->number, SpanState::kOwned);
     thread.set_map(thread.pages->maps.of(*fresh));
     thread.map_misses = 0;
     thread.set_cache(fresh);  // before the key's value: setting it may call malloc
-    return thread.exited ||
-           thread.heap->exit_key.watch_this_thread(&thread, thread.heap->on_thread_exit);
+    return thread.heap->exit_key.watch_this_thread(&thread, thread.heap->on_thread_exit);
   }
 
   /// A thread that only frees takes a cache record, too, for its batches, once it has freed enough
@@ -43,7 +42,6 @@ struct ThreadLife {
     if (thread.lone_frees != Config::kFreesForCache) return;
     const auto inside = thread.enter();
     attach(thread);
-    detach_if_exited(thread);
   }
 
   // --- The thread's end --------------------------------------------------------------------------
@@ -51,15 +49,11 @@ struct ThreadLife {
   static void thread_exit(auto& thread) {
     const auto inside = thread.enter();
     thread.exited = true;
-    detach_if_exited(thread);
+    if (thread.cache != nullptr) detach(thread);
   }
 
-  /// After its exit hook a thread has a cache record for one call at a time.
-  static void detach_if_exited(auto& thread) {
-    if (SPANALLOC_UNLIKELY(thread.exited) && thread.cache != nullptr) detach(thread);
-  }
-
-  /// Gives the cache record back: spans with blocks out are abandoned, empty ones go to the pool.
+  /// Gives the cache record back: spans with blocks out are nobody's, empty ones go to the pool,
+  /// but for current ones, which nobody counts.
   static void detach(auto& thread) {
     auto& cache = *thread.cache;
     auto& heap = *thread.heap;
@@ -68,20 +62,14 @@ struct ThreadLife {
     // it.
     const void* outer = inside_without_cache.load_relaxed();
     inside_without_cache.store_relaxed(thread.pages);
-    // First: a block whose span is not the thread's any more may go into a batch.
-    if (SPANALLOC_UNLIKELY(cache.magazines.are_open())) cache.magazines.end(thread);
     cache.batches.flush_all(thread);
-    if (SPANALLOC_UNLIKELY(!cache.loans.are_none())) cache.loans.end_all(thread);
-    cache.owned.share_without_blocks(thread);
     if (!cache.large_spans.is_empty()) {
       heap.pool_large_spans_of(cache, thread.shard());
       cache.large_spans.forget();
     }
-    if (heap.protocol().may_have_shared(cache.number))
-      heap.put_in_pool(heap.protocol().abandon_all(cache.number), thread.shard());
-    // The current spans last, which the next thread here is likely to adopt, as they are.
-    cache.owned.abandon_all(thread, [&](SpanRef span) {
-      const SpanChain seen = heap.protocol().owned_to_abandoned(span, cache.number);
+    // Current spans are left as they are, for the next thread here to adopt.
+    cache.owned.end(thread, [&](SpanRef span) {
+      const SpanChain seen = heap.protocol().owned_to_uncounted(span, cache.number);
       heap.note_uncounted();  // after it: who looks for such spans forgets the note first
       heap.put_in_pool(seen, thread.shard());
     });
@@ -102,15 +90,11 @@ struct ThreadLife {
     const auto inside = thread.enter();
     if (thread.cache != nullptr) {
       auto& cache = *thread.cache;
-      cache.magazines.give_all_back(thread);
       cache.batches.flush_all(thread);
-      cache.loans.return_all(thread);
-      heap.put_in_pool(heap.protocol().collect_delayed(cache.number), thread.shard());
-      // Shared, the thread's spans serve it as well, and their free pages can be purged.
-      cache.owned.share_all(thread);
+      // Nobody's, the spans serve the thread as well, and their free pages can be purged.
+      cache.owned.give_all_up(thread);
     }
     heap.pool_all_unused(thread.shard());
-    detach_if_exited(thread);
     return thread.pages->memory_return.trim();
   }
 

@@ -1,7 +1,7 @@
-// Work that a thread does on its own spans by the clock: it shares those that rest, and gives kept
-// blocks back. It polls memory return, too, for a thread that needs neither pool nor arena.
+// Work that a thread does on its own spans by the clock: it gives up those that rest. It polls
+// memory return, too, for a thread that needs neither pool nor arena.
 //
-// The work may share each span that the thread owns. So it begins where the thread has nothing in
+// The work may give up each span that the thread owns. So it begins where the thread has nothing in
 // hand (in_hand.hpp), and not within itself: its frees are events, too. A look at the clock within
 // the work is noted: the span asks for the clock again soon.
 #pragma once
@@ -16,7 +16,7 @@ namespace spanalloc::standard {
 template <class Config>
 class TimedWork {
  public:
-  /// While it lives, the thread works on its own spans: it gives them or their blocks back.
+  /// While it lives, the thread works on its own spans: it gives them up.
   class [[nodiscard]] Working {
    public:
     explicit Working(auto& thread) : work_(thread.cache->timed_work), outer_(work_.is_working_) {
@@ -36,6 +36,11 @@ class TimedWork {
   SPANALLOC_INLINE void count_event(auto& thread) {
     if (SPANALLOC_UNLIKELY(is_nth<kEvents>(events_))) run(thread);
   }
+  /// A span that might be given up stays, with nothing in hand. A thread whose spans stay takes few
+  /// other slow paths.
+  void count_stay(auto& thread) {
+    if (is_nth<kStays>(stays_)) run(thread);
+  }
   /// A miss of malloc begins, with nothing in hand. With each 16th the thread looks at some of its
   /// current spans; each 64th runs all of the work.
   SPANALLOC_INLINE void count_miss(auto& thread) {
@@ -53,8 +58,7 @@ class TimedWork {
     const std::uint64_t now = os::now_ms();
     const bool has_more = thread.pages->memory_return.purge_if_due(now);
     if (has_more) events_ = kWrap - kWrap / kEvents;  // this thread goes on with its next event
-    thread.collect_delayed();
-    look_at_spans(thread, now);
+    thread.cache->owned.give_up_unused(thread, now);
     const bool seldom = now - last_ms_ >= Config::kSeldomMs;
     last_ms_ = now;
     return has_more || seldom;
@@ -62,6 +66,7 @@ class TimedWork {
 
  private:
   static constexpr unsigned kEvents = 64;
+  static constexpr unsigned kStays = 4;
   static constexpr unsigned kLooksPerRun = kEvents / Config::kMissesPerLook;
   static constexpr unsigned kWrap = 256;
 
@@ -75,25 +80,12 @@ class TimedWork {
   [[gnu::noinline]] void pass_miss(auto& thread) {
     if (++looks_ % kLooksPerRun == 0) return (void)run(thread);
     const auto working = thread.begin_work();
-    look_at_spans(thread, os::now_ms());
-  }
-  // When a round ends, gives back what is for programs that replace at random, and this one has not
-  // needed of late.
-  void look_at_spans(auto& thread, std::uint64_t now) {
-    thread.cache->owned.share_unused(thread, now);
-    if (SPANALLOC_LIKELY(now - round_ms_ < Config::kRoundOfCurrentMs)) return;
-    round_ms_ = now;
-    if (thread.pages->arena.is_short()) {
-      thread.cache->magazines.end(thread);
-    } else {
-      thread.cache->magazines.give_back_unused(thread);
-    }
-    thread.cache->owned.pass_round(thread);
+    thread.cache->owned.give_up_unused(thread, os::now_ms());
   }
 
   std::uint64_t last_ms_ = 0;
-  std::uint64_t round_ms_ = 0;  // when the last round began
   std::uint8_t events_ = 0;
+  std::uint8_t stays_ = 0;
   std::uint8_t misses_ = 0;
   std::uint8_t looks_ = 0;
   bool is_working_ = false;

@@ -408,9 +408,9 @@ void child_takes_no_time(const Arguments&) {
       const char* how = is_busy ? "busy" : "idle";
       printf("%zu GiB, the other thread %s: %.3f ms, %.3f ms of work\n", gib, how,
              taken.until_return, taken.work);
-      // Where the other thread was inside the child walks over the records: 260,000 take 6 ms on
-      // the slowest machine seen.
-      const double most_work = is_busy ? 20 : 9;
+      // Where the other thread was inside the child walks over the records: 260,000 take 22 ms on
+      // the slowest machine seen. (To copy what they fill would take some hundreds.)
+      const double most_work = is_busy ? 60 : 9;
       CHECK(taken.until_return <= 9 && taken.work <= most_work,
             "%zu GiB, the other thread %s: %.1f ms, %.1f ms of work", gib, how, taken.until_return,
             taken.work);

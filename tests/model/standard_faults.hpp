@@ -30,8 +30,7 @@ struct Place {
 inline Place word_of(standard::Span& span) {
   return {&span.word, sizeof(span.word)};
 }
-// The first line of a span's record is the owner's: of its atomics only `left` is changed with
-// release where others look (and the lists, which only a fork's child reads).
+// The first line of a span's record is the owner's: a fork's child reads its lists.
 inline Place owners_line_of(standard::Span& span) {
   return {&span, kCacheLine};
 }
@@ -60,17 +59,9 @@ inline constexpr auto kWord = [](auto& world, std::uint32_t n) {
 inline constexpr auto kOwnersLine = [](auto& world, std::uint32_t n) {
   return owners_line_of(*world.pages().span(standard::SpanNumber{n + 1}).record);
 };
-inline constexpr auto kLock = [](auto& world, std::uint32_t n) {
-  auto& lock = world.pages().caches[standard::CacheNumber{n}].lock;
-  return Place{&lock, sizeof(lock)};
-};
 inline constexpr auto kRecord = [](auto& world, std::uint32_t n) {
   auto& record = world.pages().caches[standard::CacheNumber{n}];
   return Place{&record, sizeof(record)};
-};
-inline constexpr auto kMagazines = [](auto& world, std::uint32_t n) {
-  auto& magazines = world.pages().caches[standard::CacheNumber{n}].magazines;
-  return Place{&magazines, sizeof(magazines)};
 };
 // The links, where they are cleared in order.
 inline constexpr auto kBlocks = [](auto& world, std::uint32_t n) {

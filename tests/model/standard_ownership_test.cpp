@@ -1,5 +1,5 @@
 // The standard engine under the checker, second part: spans that change their owner. Adoption,
-// threads' ends, loans, and a span's next life.
+// threads' ends, and a span's next life.
 #include "naive_span.hpp"
 #include "standard_world.hpp"
 
@@ -177,7 +177,7 @@ struct EndsWithCurrent : StandardWorld {
   }
   void at_rest() {
     check();
-    start_shared(kHelper);
+    start_given_up(kHelper);
     MODEL_CHECK(is_free(p[0]));
     check_to_the_end();
   }
@@ -185,12 +185,12 @@ struct EndsWithCurrent : StandardWorld {
 using EndsWithCurrentAgainstOne = EndsWithCurrent<1>;
 using EndsWithCurrentAgainstTwo = EndsWithCurrent<2>;
 
-// ... with a used-up span and a full current one.
+// ... with an away span and a full current one.
 template <unsigned kOthers>
-struct EndsWithUsedUp : StandardWorld {
+struct EndsWithAway : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
   void* p[4];
-  EndsWithUsedUp() {
+  EndsWithAway() {
     start_with(0, kTwo, p);
     for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
   }
@@ -201,20 +201,19 @@ struct EndsWithUsedUp : StandardWorld {
   }
   void at_rest() {
     check();
-    // A batch begins with what was out then: the thread's own last free is in none.
     MODEL_CHECK(is_free(p[0]));
     check_to_the_end();
   }
 };
-using EndsWithUsedUpAgainstOne = EndsWithUsedUp<1>;
-using EndsWithUsedUpAgainstTwo = EndsWithUsedUp<2>;
+using EndsWithAwayAgainstOne = EndsWithAway<1>;
+using EndsWithAwayAgainstTwo = EndsWithAway<2>;
 
-// ... with two used-up spans and a current one.
-struct EndsWithTwoUsedUp : MoreUsedUpWorld {
+// ... with two away spans and a current one.
+struct EndsWithTwoAway : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[7];
-  EndsWithTwoUsedUp() {
-    start_with_two_used_up(0, p);
+  EndsWithTwoAway() {
+    start_with(0, kThree, p);
     start_attached(1);
   }
   void thread(unsigned self) {
@@ -225,19 +224,19 @@ struct EndsWithTwoUsedUp : MoreUsedUpWorld {
   void at_rest() { check_to_the_end(); }
 };
 
-// ... with a shared span in which it has uncollected frees; and goes on to free.
+// ... after it has given its span up, into which it goes on to free.
 template <unsigned kOthers>
-struct EndsWithShared : StandardWorld {
+struct EndsWithGivenUp : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
   void* p[2 + kOthers];
-  EndsWithShared() {
+  EndsWithGivenUp() {
     start_with(0, kFour, p);
-    start_shared(0);
     for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
   }
   void thread(unsigned self) {
-    free(p[self]);
-    if (self != 0) return;
+    if (self != 0) return free(p[self]);
+    trim();
+    free(p[0]);
     end();
     free(p[1 + kOthers]);
   }
@@ -246,17 +245,16 @@ struct EndsWithShared : StandardWorld {
     check_to_the_end();
   }
 };
-using EndsWithSharedAgainstOne = EndsWithShared<1>;
-using EndsWithSharedAgainstTwo = EndsWithShared<2>;
+using EndsWithGivenUpAgainstOne = EndsWithGivenUp<1>;
+using EndsWithGivenUpAgainstTwo = EndsWithGivenUp<2>;
 
-// ... with a batch, which its end flushes, while the span's owner ends, or collects.
+// ... with a batch, which its end flushes, while the span's owner ends, or takes it back.
 template <bool kOwnerEnds>
 struct EndsWithBatch : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[4];
   EndsWithBatch() {
-    start_with(0, kFour, p);
-    start_shared(0);
+    start_away(0, kFour, p);
     start_attached(1);
     start_freed(1, p[1]);
   }
@@ -274,7 +272,7 @@ struct EndsWithBatch : StandardWorld {
   void at_rest() { check_to_the_end(); }
 };
 using EndsWithBatchAgainstEnd = EndsWithBatch<true>;
-using EndsWithBatchAgainstCollect = EndsWithBatch<false>;
+using EndsWithBatchAgainstOwner = EndsWithBatch<false>;
 
 // ... with cached large spans, while another one takes them away, and allocates one.
 struct EndsWithCachedLarge : StandardWorld {
@@ -311,7 +309,7 @@ struct TwoEnd : StandardWorld {
   }
   void at_rest() {
     check();
-    start_shared(kHelper);
+    start_given_up(kHelper);
     MODEL_CHECK(is_free(p[0][0]) && is_free(p[1][0]));
     check_to_the_end();
   }
@@ -365,212 +363,132 @@ struct HoldAdoptFree : StandardWorld {
 TEST(StandardOwnership, ThreadEnds) {
   EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", {});
   EXPECT_HOLDS_EVERYWHERE(EndsWithCurrentAgainstOne, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(EndsWithUsedUpAgainstOne, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(EndsWithTwoUsedUp, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(EndsWithSharedAgainstOne, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithAwayAgainstOne, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithTwoAway, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithGivenUpAgainstOne, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(EndsWithBatchAgainstEnd, 2, 2);
-  EXPECT_HOLDS_EVERYWHERE(EndsWithBatchAgainstCollect, 2, 2);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithBatchAgainstOwner, 2, 2);
   EXPECT_HOLDS_EVERYWHERE(EndsWithCachedLarge, 3, 2);
 }
 TEST(StandardOwnership, ThreadEndsAgainstTwo) {
   EXPECT_HOLDS_EVERYWHERE(EndsWithCurrentAgainstTwo, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(EndsWithUsedUpAgainstTwo, 1, 1);
-  EXPECT_HOLDS_EVERYWHERE(EndsWithSharedAgainstTwo, 1, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithAwayAgainstTwo, 1, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithGivenUpAgainstTwo, 1, 1);
   EXPECT_HOLDS_EVERYWHERE(TwoEnd, 1, 1);
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(HoldAdoptFree, 1, 0);
 }
 
-// --- Loans ---------------------------------------------------------------------------------------
+// --- Spans that stay nobody's --------------------------------------------------------------------
 
-// A current span, all out. One block comes back before, one meanwhile; a third thread borrows what
-// is there and frees it again. The owner fetches what is left.
-struct BorrowAgainstOwner : EarlyPartialWorld {
-  static constexpr unsigned kThreads = 3;
-  void* p[3];
-  BorrowAgainstOwner() {
-    start_with(0, kThree, p);
-    start_attached(1);
-    start_attached(2);
-    start_freed(1, p[0]);
+// Two threads are lent blocks of the same span, or of its class; one after it has ended.
+template <bool kOneHasEnded>
+struct TwoAreLent : LendingWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[1];
+  TwoAreLent() {
+    start_with(kHelper, kFour, p);
+    start_ended(kHelper);
+    for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
+    if (kOneHasEnded) start_ended(1);
   }
-  void thread(unsigned self) {
-    if (self == 1) {
-      free(p[1]);
-    } else if (self == 2) {
-      free(malloc(kThree));
-    } else {
-      malloc(kThree);
-    }
-  }
+  void thread(unsigned) { free(malloc(kFour)); }
   void at_rest() { check_to_the_end(); }
 };
+using BothLiveAreLent = TwoAreLent<false>;
+using OneHasEndedIsLent = TwoAreLent<true>;
 
-// The owner ends; a borrower may find the span owned still. Then the borrower ends, too.
-struct BorrowAgainstEnd : EarlyPartialWorld {
+// Blocks are lent while another thread frees the last ones that are out.
+struct LentAgainstLastFrees : LendingWorld {
   static constexpr unsigned kThreads = 2;
   void* p[2];
-  BorrowAgainstEnd() {
-    start_with(0, kThree, p);
-    start_attached(1);
-    start_freed(1, p[0]);
+  LentAgainstLastFrees() {
+    start_with(kHelper, kFour, p);
+    start_ended(kHelper);
+    for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
   }
   void thread(unsigned self) {
-    if (self == 1) {
-      void* q = malloc(kThree);
-      free(p[1]);
-      free(q);
-    }
-    end();
-  }
-  void at_rest() { check_to_the_end(); }
-};
-
-// Two want the same list: one of them has it, whole.
-struct TwoBorrowers : StandardWorld {
-  static constexpr unsigned kThreads = 2;
-  void* p[3];
-  TwoBorrowers() {
-    start_with(kHelper, kThree, p);
-    start_attached(0);
-    start_attached(1);
-    start_freed(0, p[0]);
-    start_freed(1, p[1]);
-  }
-  void thread(unsigned) {
-    malloc(kThree);
-    malloc(kThree);
-  }
-  void at_rest() { check_to_the_end(); }
-};
-
-// The owner looks through what others have freed (its trim shares the span), while somebody borrows
-// it, and ends with what is left of the loan.
-struct BorrowAgainstTrim : StandardWorld {
-  static constexpr unsigned kThreads = 2;
-  void* p[3];
-  BorrowAgainstTrim() {
-    start_with(0, kThree, p);
-    start_attached(1);
-    start_freed(1, p[0]);
-    start_freed(1, p[1]);
-    start_freed(1, p[2]);
-    as(1, [&] { end(); });
-    start_attached(1);
-  }
-  void thread(unsigned self) {
-    if (self == 0) return trim();
-    malloc(kThree);
-    end();
-  }
-  void at_rest() { check_to_the_end(); }
-};
-
-TEST(StandardOwnership, Loans) {
-  EXPECT_HOLDS_EVERYWHERE(BorrowAgainstTrim, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(TwoBorrowers, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(BorrowAgainstEnd, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(BorrowAgainstOwner, 2, 1);
-}
-
-// --- Magazines -----------------------------------------------------------------------------------
-
-// A block is in its owner's magazine, and another thread frees the last other one of the span,
-// owned or shared. The span is not free before the block is given back, and then once.
-template <bool kShared, bool kMapped>
-struct KeptMeanwhile : MagazinesWorld {
-  static constexpr unsigned kThreads = 2;
-  void* p[4];
-  KeptMeanwhile() {
-    if (kMapped) start_mapped(0);
-    start_with_magazine(0, p);
-    if (kShared) start_shared(0);
-    start_attached(1);
-    start_kept(0, p[0]);
-  }
-  void thread(unsigned self) {
-    if (self == 1) {
-      free(p[1]);
-      claim_empty();
+    if (self == 0) {
+      malloc(kFour);
     } else {
-      take_and_keep();
-      give_back_unused();
+      free(p[0]);
+      free(p[1]);
     }
   }
-  void at_rest() { check_freed_by(0); }
+  void at_rest() { check_to_the_end(); }
+};
 
- protected:
-  void take_and_keep() {
-    MODEL_CHECK(!is_free(p[0]));
-    MODEL_CHECK(malloc(kTwo) == p[0]);
-    MODEL_CHECK(!is_free(p[0]));
+// A thread ends with what was lent to it, while another one frees into the span, and is lent some.
+struct EndsWithLent : LendingWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[1];
+  EndsWithLent() {
+    start_with(0, kFour, p);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return end();
     free(p[0]);
-    MODEL_CHECK(!is_free(p[0]));
+    malloc(kFour);
   }
-  void check_freed_by(unsigned t) {
-    check();
-    start_shared(t);
-    MODEL_CHECK(is_free(p[0]));
-    check_to_the_end();
-  }
-};
-using OwnedKeptMeanwhile = KeptMeanwhile<false, false>;
-using MappedKeptMeanwhile = KeptMeanwhile<false, true>;
-using SharedKeptMeanwhile = KeptMeanwhile<true, false>;
-// The thread's trim or end gives it back.
-template <bool kEnds, bool kShared>
-struct KeptUntil : KeptMeanwhile<kShared, false> {
-  void thread(unsigned self) {
-    if (self == 1) return this->free(this->p[1]);
-    this->take_and_keep();
-    if (kEnds) return this->end();
-    this->trim();
-  }
-  void at_rest() { this->check_freed_by(kEnds ? this->kHelper : 0u); }
-};
-using OwnedKeptUntilTrim = KeptUntil<false, false>;
-using SharedKeptUntilTrim = KeptUntil<false, true>;
-using OwnedKeptUntilEnd = KeptUntil<true, false>;
-using SharedKeptUntilEnd = KeptUntil<true, true>;
-
-// What the block is out for: here its span counts it as free.
-struct KeptAndFreed : SharedKeptMeanwhile {
-  KeptAndFreed() {
-    as(0, [&] {
-      Block* const block = magazines().take(kClass);
-      cache().free_kept(block);
-      magazines().keep(kClass, block);
-    });
-  }
-  void thread(unsigned self) {
-    if (self == 1) return free(p[1]);
-    MODEL_CHECK(!is_free(p[0]));
-  }
-  void at_rest() {}
+  void at_rest() { check_to_the_end(); }
 };
 
-TEST(StandardOwnership, Magazines) {
-  EXPECT_FINDS(KeptAndFreed, "is_free", {});
-  EXPECT_HOLDS_EVERYWHERE(OwnedKeptMeanwhile, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(MappedKeptMeanwhile, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(SharedKeptMeanwhile, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(OwnedKeptUntilTrim, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(SharedKeptUntilTrim, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(OwnedKeptUntilEnd, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(SharedKeptUntilEnd, 2, 1);
+// One adopts the span of which another is lent blocks, and has blocks itself.
+struct LentAgainstAdopter : LendingOnceWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[2];
+  LentAgainstAdopter() {
+    start_with(0, kThree, p);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) free(p[0]);
+    malloc(kThree);
+  }
+  void at_rest() { check_to_the_end(); }
+};
+
+// A purge holds the span meanwhile.
+struct LentAgainstPurge : LendingWorld {
+  static constexpr unsigned kThreads = 3;
+  void* p[1];
+  LentAgainstPurge() {
+    start_with(kHelper, kFour, p);
+    start_ended(kHelper);
+    for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      malloc(kFour);
+    } else if (self == 1) {
+      hold_abandoned(span_of(p[0]));
+    } else {
+      free(p[0]);
+    }
+  }
+  void at_rest() { check_to_the_end(); }
+};
+
+TEST(StandardOwnership, SpansThatStayNobodys) {
+  EXPECT_HOLDS_EVERYWHERE(BothLiveAreLent, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OneHasEndedIsLent, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(LentAgainstLastFrees, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithLent, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(LentAgainstAdopter, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(LentAgainstPurge, 2, 1);
 }
 
 // --- A span's next life --------------------------------------------------------------------------
 
-// A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the
-// span went through the pool and lives again, with the same owner or another one.
+// A freer is slow after its compare-and-swap: meanwhile the span went through the pool and lives
+// again, with the same owner or another one.
 template <unsigned kNextOwner>
 struct SlowFreer : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[2];
   SlowFreer() {
-    start_with(kNextOwner == 0 ? 0 : kHelper, kTwo, p);
-    start_shared(kNextOwner == 0 ? 0 : kHelper);
+    start_away(kNextOwner == 0 ? 0 : kHelper, kTwo, p);
     start_attached(0);
     start_attached(1);
   }
@@ -584,6 +502,33 @@ struct SlowFreer : StandardWorld {
 using SlowFreerSameOwner = SlowFreer<0>;
 using SlowFreerNewOwner = SlowFreer<1>;
 
+// A thread claims another one's away span, and has it away itself, while the former owner has it in
+// its queue still: and comes to it there, or ends.
+template <bool kEnds>
+struct InTheFormerOwnersQueue : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[2];
+  InTheFormerOwnersQueue() {
+    start_away(0, kTwo, p);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 1) {
+      free(p[0]);
+      free(p[1]);
+      for (int i = 0; i < 3; ++i) malloc(kTwo);
+      end();
+    } else if (kEnds) {
+      end();
+    } else {
+      for (int i = 0; i < 3; ++i) malloc(kTwo);
+    }
+  }
+  void at_rest() { check_to_the_end(); }
+};
+using QueuedWhileOwnerSearches = InTheFormerOwnersQueue<false>;
+using QueuedWhileOwnerEnds = InTheFormerOwnersQueue<true>;
+
 // A span is emptied by its owner and another thread, whoever is last; a third takes it from the
 // pool: to go on with the lists that it has, for another class, or for one large block.
 template <std::size_t kSize>
@@ -591,8 +536,7 @@ struct LivesAgain : StandardWorld {
   static constexpr unsigned kThreads = 3;
   void* p[2];
   LivesAgain() {
-    start_with(0, kTwo, p);
-    start_shared(0);
+    start_away(0, kTwo, p);
     start_attached(1);
     start_attached(2);
     as(2, [&] { malloc(kOne); });  // the cached large span
@@ -639,8 +583,7 @@ struct ClaimedFromMap : StandardWorld {
   ClaimedFromMap() {
     start_mapped(0);
     start_mapped(1);
-    start_with(0, kTwo, p);
-    start_shared(0);
+    start_away(0, kTwo, p);
   }
   void thread(unsigned self) {
     free(p[self]);
@@ -675,6 +618,8 @@ TEST(StandardOwnership, TheNextLife) {
   EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
   EXPECT_HOLDS_EVERYWHERE(SlowFreerSameOwner, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(SlowFreerNewOwner, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(QueuedWhileOwnerSearches, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(QueuedWhileOwnerEnds, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(LivesAgainInItsClass, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(LivesAgainInAnother, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(LivesAgainWithOneBlock, 2, 1);

@@ -1,4 +1,4 @@
-// The standard engine under the checker: remote free list, span states with eager return, partial
+// The standard engine under the checker: remote free list, span states with eager return, away
 // spans. Owners that change: standard_ownership_test.cpp. Each subject first finds its known traps
 // in naive variants.
 #include "naive_span.hpp"
@@ -68,130 +68,58 @@ TEST(StandardSpan, RemoteFreeList) {
 
 // --- Span states with eager return ---------------------------------------------------------------
 
-// The owner and one or two others free the last blocks of a shared span. The span is in the pool
-// after the owner's next slow path at the latest.
+// The owner and one or two others free the last blocks of an away span. It is in the pool after the
+// owner's next slow path at the latest.
 template <class World, unsigned kFreers>
 struct LastFrees : World {
   static constexpr unsigned kThreads = kFreers;
-  void* p[kFreers];
+  void* p[4];
   LastFrees() {
-    this->start_with(0, World::kFour, p);
-    this->start_shared(0);
+    this->start_away(0, World::kFour, p);
+    for (unsigned i = kFreers; i < 4; ++i) this->start_freed(World::kHelper, p[i]);
     for (unsigned t = 1; t < kThreads; ++t) this->start_attached(t);
   }
   void thread(unsigned self) { this->free(p[self]); }
   void at_rest() {
     this->check();
-    this->start_shared(0);
+    this->start_given_up(0);
     MODEL_CHECK(this->is_free(p[0]));
     this->check_to_the_end();
   }
 };
-
 using OwnerAndOne = LastFrees<StandardWorld, 2>;
 using OwnerAndTwo = LastFrees<StandardWorld, 3>;
-using OwnerAndOnePartial = LastFrees<EarlyPartialWorld, 2>;
-using OwnerAndTwoPartial = LastFrees<EarlyPartialWorld, 3>;
 
-// Each frees two, so that some of the owner's frees are uncollected when the other comes, whose
-// second free begins a batch where two are out.
-template <class World>
-struct EachFreesTwo : World {
+// Each frees two: the owner's first free makes the span current, the other's second one begins a
+// batch where two are out.
+struct EachFreesTwo : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[4];
   EachFreesTwo() {
-    this->start_with(0, World::kFour, p);
-    this->start_shared(0);
-    this->start_attached(1);
+    start_away(0, kFour, p);
+    start_attached(1);
   }
   void thread(unsigned self) {
-    this->free(p[self]);
-    this->free(p[self + 2]);
+    free(p[self]);
+    free(p[self + 2]);
   }
   void at_rest() {
-    this->check();
-    this->start_shared(1);
-    this->start_shared(0);
-    MODEL_CHECK(this->is_free(p[0]));
-    this->check_to_the_end();
+    check();
+    start_given_up(1);
+    start_given_up(0);
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
   }
 };
-using EachFreesTwoLate = EachFreesTwo<StandardWorld>;
-using EachFreesTwoEarly = EachFreesTwo<EarlyPartialWorld>;
 
 // Threads without a cache free: each free is one of the span's word, under the layer's own count of
 // such calls.
 struct FreersWithoutCache : StandardWorld {
   static constexpr unsigned kThreads = 3;
   void* p[3];
-  FreersWithoutCache() {
-    start_with(0, kThree, p);
-    start_shared(0);
-  }
+  FreersWithoutCache() { start_away(kHelper, kThree, p); }
   void thread(unsigned self) { free(p[self]); }
   void at_rest() {
-    check();
-    start_shared(0);
-    MODEL_CHECK(is_free(p[0]));
-    check_to_the_end();
-  }
-};
-
-// The owner collects the span once before the last frees: the delayed bit must be set anew.
-struct CollectedThenFreed : EarlyPartialWorld {
-  static constexpr unsigned kThreads = 2;
-  void* p[3];
-  CollectedThenFreed() {
-    start_with(0, kFour, p);
-    start_shared(0);
-    start_attached(1);
-  }
-  void thread(unsigned self) {
-    if (self == 0) {
-      trim();
-      free(p[0]);
-    } else {
-      free(p[1]);
-      free(p[2]);
-    }
-  }
-  void at_rest() {
-    check();
-    start_shared(1);
-    start_shared(0);
-    MODEL_CHECK(is_free(p[0]));
-    check_to_the_end();
-  }
-};
-
-// The owner never comes back; another thread's trim finds the empty span,
-struct OwnerFallsAsleep : OwnerAndOnePartial {
-  void at_rest() {
-    start_shared(kHelper);
-    MODEL_CHECK(is_free(p[0]));
-    check_to_the_end();
-  }
-};
-// or finds it while it becomes empty.
-struct ClaimedWhileFreed : EarlyPartialWorld {
-  static constexpr unsigned kThreads = 3;
-  void* p[2];
-  ClaimedWhileFreed() {
-    start_with(0, kThree, p);
-    start_shared(0);
-    start_attached(1);
-    start_attached(2);
-  }
-  void thread(unsigned self) {
-    if (self == 2) {
-      claim_empty();
-    } else {
-      free(p[self]);
-    }
-  }
-  void at_rest() {
-    check();
-    start_shared(0);
     MODEL_CHECK(is_free(p[0]));
     check_to_the_end();
   }
@@ -202,8 +130,23 @@ struct OnlyOthersFree : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[2];
   OnlyOthersFree() {
-    start_with(kHelper, kTwo, p);
-    start_shared(kHelper);
+    start_away(kHelper, kTwo, p);
+    for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) { free(p[self]); }
+  void at_rest() {
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
+  }
+};
+// Nobody owns the span.
+struct OnlyOthersFreeGivenUp : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  OnlyOthersFreeGivenUp() {
+    start_with(kHelper, kFour, p);
+    start_freed(kHelper, p[2]);
+    start_given_up(kHelper);
     for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
   }
   void thread(unsigned self) { free(p[self]); }
@@ -213,66 +156,64 @@ struct OnlyOthersFree : StandardWorld {
   }
 };
 
-// The owner finds its span damaged, and takes it out of use, while others free what is out of it.
-// Either it is that, and never becomes empty, or whoever freed last has it, alone.
-template <unsigned kOthers>
-struct TakenOutOfUse : StandardWorld {
-  static constexpr unsigned kThreads = 1 + kOthers;
-  void* p[kOthers];
-  TakenOutOfUse() {
-    start_with(0, kThree, p);
-    start_shared(0);
-    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
+// The span goes away while others free its last blocks. It may be that nobody has noticed: then a
+// purge does, or the owner's next search.
+template <bool kPurges>
+struct GoesAwayMeanwhile : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[2];
+  GoesAwayMeanwhile() {
+    start_with(0, kTwo, p);
+    start_attached(1);
   }
   void thread(unsigned self) {
-    if (self != 0) return free(p[self - 1]);
-    const standard::HeapCall<Config> inside(cache().cache, pages());
-    auto& protocol = heap().protocol();
-    const SpanRef span = span_of(p[0]);
-    const auto me = cache().cache->number;
-    const Heap::Protocol::CacheGuard guard(protocol, me);
-    if (span->word.load_acquire().is(me, SpanState::kShared))
-      protocol.take_out_of_use(pages().cache(me), span);
+    if (self == 0) {
+      malloc(kTwo);
+    } else {
+      free(p[0]);
+      free(p[1]);
+    }
   }
   void at_rest() {
-    const test::HeapWalk now = walk();
-    MODEL_CHECK(now.broken == 0 && now.lost == (is_free(p[0]) ? 0 : 1));
+    check();
+    if (kPurges) {
+      as(kHelper, [&] { claim_if_away(span_of(p[0])); });
+      MODEL_CHECK(is_free(p[0]) || !span_of(p[0])->is_away());
+    }
+    check_to_the_end();
   }
 };
-using OutOfUseBeforeOne = TakenOutOfUse<1>;
-using OutOfUseBeforeTwo = TakenOutOfUse<2>;
+using GoesAwayBeforePurge = GoesAwayMeanwhile<true>;
+using GoesAwayBeforeEnd = GoesAwayMeanwhile<false>;
 
-TEST(StandardSpan, StatesWithEagerReturn) {
-  EXPECT_HOLDS(naive::CountsApart, {.memory = MemoryModel::interleaving, .preemptions = 10});
-  EXPECT_FINDS(naive::CountsApart, "in_pool", {});
-  EXPECT_FINDS(naive::CrossesTwoEvents, "in_pool", {});
-  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndOne, 5, 3);
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndOnePartial, 5, 4);
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwo, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoPartial, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(FreersWithoutCache, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(EachFreesTwoLate, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(EachFreesTwoEarly, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(CollectedThenFreed, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(OwnerFallsAsleep, 5, 4);
-  EXPECT_HOLDS_EVERYWHERE(ClaimedWhileFreed, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(OnlyOthersFree, 5, 4);
-  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeOne, 6, 4);
-  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeTwo, 2, 1);
-}
+// A purge claims it while the last free does.
+struct ClaimedByTwo : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  void* p[2];
+  ClaimedByTwo() {
+    start_away(kHelper, kTwo, p);
+    for (unsigned t = 0; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self == 2) {
+      claim_if_away(span_of(p[0]));
+    } else {
+      free(p[self]);
+    }
+  }
+  void at_rest() {
+    MODEL_CHECK(is_free(p[0]));
+    check_to_the_end();
+  }
+};
 
-// --- Partial spans -------------------------------------------------------------------------------
-
-// The owner's free makes a full shared span partial, and its next malloc takes that span, while
-// others free.
+// The owner frees into its away span, and takes the block again, while others free.
 template <unsigned kOthers>
-struct MakePartialAndTake : EarlyPartialWorld {
+struct CurrentAgain : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
   void* p[3];
-  MakePartialAndTake() {
-    start_with(0, kThree, p);
-    start_shared(0);
+  CurrentAgain() {
+    start_away(0, kThree, p);
     for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
   }
   void thread(unsigned self) {
@@ -281,27 +222,124 @@ struct MakePartialAndTake : EarlyPartialWorld {
   }
   void at_rest() { check_to_the_end(); }
 };
-using TakeAgainstOne = MakePartialAndTake<1>;
-using TakeAgainstTwo = MakePartialAndTake<2>;
+using CurrentAgainAgainstOne = CurrentAgain<1>;
+using CurrentAgainAgainstTwo = CurrentAgain<2>;
 
-// Memory is out: the owner takes any span that has a free block, while another thread makes it
-// empty.
-struct TakeNearlyFull : StandardWorld {
+// The owner looks for a span, and takes an away one back, while others free its last blocks.
+template <class World, unsigned kOthers>
+struct TakenBack : World {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[4];
+  TakenBack() {
+    this->start_away(0, World::kTwo, front_);
+    as_current();
+    for (unsigned t = 1; t < kThreads; ++t) this->start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      this->malloc(World::kTwo);
+    } else {
+      this->free(front_[self - 1]);
+      if (kOthers == 1) this->free(front_[1]);
+    }
+  }
+  void at_rest() { this->check_to_the_end(); }
+
+ private:
+  // The current span has no block left.
+  void as_current() {
+    this->as(0, [&] {
+      for (int i = 0; i < 2; ++i) this->malloc(World::kTwo);
+    });
+  }
+  void* front_[2];
+};
+using TakenBackAgainstOne = TakenBack<EarlyPartialWorld, 1>;
+using TakenBackAgainstTwo = TakenBack<EarlyPartialWorld, 2>;
+
+// A thread is about to claim an away span while its owner takes that back, and uses it up; others
+// free all of it again, in the same order: the span has the word that it had, and is current.
+struct ClaimedLate : EarlyPartialWorld {
+  static constexpr unsigned kThreads = 3;
+  ClaimedLate() {
+    start_away(0, kTwo, front_);
+    as(0, [&] {
+      for (int i = 0; i < 2; ++i) malloc(kTwo);
+    });
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      for (Atomic<void*>& block : again_) block.store_release(malloc(kTwo));
+    } else if (self == 1) {
+      for (void* block : front_) free(block);
+    } else if (again_[1].load_acquire() != nullptr) {
+      free(again_[1].load_acquire());
+      free(again_[0].load_acquire());
+    }
+  }
+  void at_rest() {
+    as(0, [&] { malloc(kTwo); });
+    check_to_the_end();
+  }
+
+ private:
+  void* front_[2];
+  Atomic<void*> again_[2] = {};
+};
+
+// A span that a thread's queue has as an entry still is another thread's, and goes away there.
+struct QueuedElsewhere : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  QueuedElsewhere() {
+    start_away(0, kTwo, front_);
+    for (void* block : front_) start_freed(kHelper, block);
+    start_attached(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return end();
+    void* const block = malloc(kTwo);
+    for (int i = 0; i < 2; ++i) malloc(kTwo);
+    free(block);
+  }
+  void at_rest() { check_to_the_end(); }
+
+ private:
+  void* front_[2];
+};
+
+// The owner finds its span damaged, and takes it out of use, while others free what is out of it.
+template <unsigned kOthers>
+struct TakenOutOfUse : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[3];
+  TakenOutOfUse() {
+    start_with(0, kFour, p);
+    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
+  }
+  void thread(unsigned self) {
+    if (self != 0) return free(p[self - 1]);
+    const standard::HeapCall<Config> inside(cache().cache, pages());
+    heap().protocol().take_out_of_use(span_of(p[0]));
+  }
+  void at_rest() { MODEL_CHECK(walk().broken == 0 && !is_free(p[0])); }
+};
+using OutOfUseBeforeOne = TakenOutOfUse<1>;
+using OutOfUseBeforeTwo = TakenOutOfUse<2>;
+
+// Memory is out: the owner takes any block that others have freed.
+struct TakesAny : StandardWorld {
   static constexpr unsigned kThreads = 2;
   void* p[4];
-  TakeNearlyFull() {
-    start_with(0, kFour, p);
-    start_shared(0);
+  TakesAny() {
+    start_away(0, kFour, p);
     start_attached(1);
     start_without_memory();
   }
   void thread(unsigned self) {
     if (self == 1) {
       free(p[0]);
-      free(p[1]);
     } else {
-      free(p[2]);
-      // None, if the other thread is just making the span delayed.
       void* found = malloc_if_any(kFour);
       free(p[3]);
       if (found != nullptr) free(found);
@@ -310,128 +348,32 @@ struct TakeNearlyFull : StandardWorld {
   void at_rest() { check_to_the_end(); }
 };
 
-// Memory is out, and no span has a free block: full ones step aside. The first block that is freed
-// into one brings it back, whoever frees it.
-template <bool kRemote, bool kLocal>
-struct FullStepsAside : StandardWorld {
-  static constexpr unsigned kThreads = 2;
-  void* p[3];
-  FullStepsAside() {
-    start_with(0, kThree, p);
-    start_shared(0);
-    start_attached(1);
-    start_without_memory();
-  }
-  void thread(unsigned self) {
-    if (self == 1) {
-      if (kRemote) return free(p[1]);
-      claim_empty();
-      return;
-    }
-    found_.set(malloc_if_any(kThree) != nullptr);
-    if (kLocal) free(p[0]);
-  }
-  void at_rest() {
-    check();
-    const int left = kRemote + kLocal - found_.get();
-    for (int i = 0; i < left; ++i) as(0, [&] { malloc(kThree); });
-    check_to_the_end();
-  }
-
- private:
-  Plain<bool> found_;
-};
-using FullThenRemote = FullStepsAside<true, false>;
-using FullThenLocal = FullStepsAside<false, true>;
-using FullThenBoth = FullStepsAside<true, true>;
-
-// Two spans on the same lists, so that neighbours are unlinked under each other.
-struct Neighbours : StandardWorld {
-  static constexpr unsigned kThreads = 3;
-  void* p[4];
-  Neighbours() {
-    start_with(0, kTwo, p);
-    start_freed(0, p[1]);
-    start_shared(0);
-    start_attached(1);
-    start_attached(2);
-  }
-  void thread(unsigned self) {
-    if (self == 0) {
-      malloc(kTwo);
-    } else if (self == 1) {
-      free(p[0]);
-    } else {
-      free(p[2]);
-      free(p[3]);
-    }
-  }
-  void at_rest() { check_to_the_end(); }
-};
-
-// A span leaves its owner while another thread frees into it: neither "owned, not my business" nor
-// "nearly full, my business" may be what nobody acts on. (It is the oldest of the used-up spans,
-// for which there is no room.)
-template <unsigned kOthers>
-struct UsedUpIsShared : StandardWorld {
-  static constexpr unsigned kThreads = 1 + kOthers;
-  void* p[4];
-  UsedUpIsShared() {
-    start_with(0, kTwo, p);  // the first span is used up, the second one current
-    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
-  }
-  void thread(unsigned self) {
-    if (self == 0) {
-      malloc(kTwo);
-    } else {
-      free(p[self - 1]);
-    }
-  }
-  void at_rest() { check_to_the_end(); }
-};
-using UsedUpIsSharedAgainstOne = UsedUpIsShared<1>;
-using UsedUpIsSharedAgainstTwo = UsedUpIsShared<2>;
-
-// The same where there was room for two, and the owner has freed into the one that is shared.
-template <unsigned kOthers>
-struct RoomIsLost : MoreUsedUpWorld {
-  static constexpr unsigned kThreads = 1 + kOthers;
-  void* p[7];
-  RoomIsLost() {
-    start_with_two_used_up(0, p);
-    for (unsigned t = 1; t < kThreads; ++t) start_attached(t);
-  }
-  void thread(unsigned self) {
-    if (self == 0) {
-      free(p[2]);
-      pass_round();
-      MODEL_CHECK(word_of(p[0]).state() != SpanState::kOwned);
-      MODEL_CHECK(word_of(p[3]).state() == SpanState::kOwned);
-    } else {
-      free(p[self - 1]);
-    }
-  }
-  void at_rest() { check_to_the_end(); }
-};
-using RoomIsLostAgainstOne = RoomIsLost<1>;
-using RoomIsLostAgainstTwo = RoomIsLost<2>;
-
-TEST(StandardSpan, PartialSpans) {
-  EXPECT_FINDS(naive::ReusableThenLinked, "in_pool", {});
-  EXPECT_FINDS(naive::PutIntoClosedSet, "reachable", {});
-  EXPECT_FINDS(naive::SharedLink, "next", {});
+TEST(StandardSpan, StatesWithEagerReturn) {
+  EXPECT_HOLDS(naive::CountsApart, {.memory = MemoryModel::interleaving, .preemptions = 10});
+  EXPECT_FINDS(naive::CountsApart, "in_pool", {});
+  EXPECT_FINDS(naive::CrossesTwoEvents, "in_pool", {});
+  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOne, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(FreersWithoutCache, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EachFreesTwo, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OnlyOthersFree, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(OnlyOthersFreeGivenUp, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(GoesAwayBeforePurge, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(GoesAwayBeforeEnd, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(ClaimedByTwo, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeOne, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeTwo, 2, 1);
+}
+TEST(StandardSpan, AwaySpansServeTheirOwner) {
   EXPECT_FINDS(naive::FreeBetweenRefillAndFloating, "remote_frees", {});
-  EXPECT_HOLDS_EVERYWHERE(TakeAgainstOne, 4, 2);
-  EXPECT_HOLDS_EVERYWHERE(TakeAgainstTwo, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(TakeNearlyFull, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(FullThenRemote, 4, 3);
-  EXPECT_HOLDS_EVERYWHERE(FullThenLocal, 4, 3);
-  EXPECT_HOLDS_EVERYWHERE(FullThenBoth, 4, 2);
-  EXPECT_HOLDS_EVERYWHERE(Neighbours, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(UsedUpIsSharedAgainstOne, 4, 3);
-  EXPECT_HOLDS_EVERYWHERE(UsedUpIsSharedAgainstTwo, 2, 1);
-  EXPECT_HOLDS_EVERYWHERE(RoomIsLostAgainstOne, 3, 2);
-  EXPECT_HOLDS_EVERYWHERE(RoomIsLostAgainstTwo, 1, 1);
+  EXPECT_HOLDS_EVERYWHERE(CurrentAgainAgainstOne, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(CurrentAgainAgainstTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(TakenBackAgainstOne, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(TakenBackAgainstTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(TakesAny, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(ClaimedLate, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(QueuedElsewhere, 3, 2);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ struct SpinLockTestAccess {
 
 namespace model {
 
-/// Spans of one slice with few blocks; a thread keeps one used-up span and two cached large spans.
-/// A shared span becomes partial when at most one block is out.
+/// Spans of one slice with few blocks; a thread keeps two cached large spans, and a ready span of
+/// each class. Others must have freed half of an away span before its thread takes it back.
 struct ModelStandard : Standard {
   static constexpr const char* kName = "standard-model";
   static constexpr unsigned kMaxOrder = 0;
@@ -30,33 +30,28 @@ struct ModelStandard : Standard {
   static constexpr std::size_t kMaxLinear = 16;
   static constexpr unsigned kStepsPerDoubling = 4;
   static constexpr unsigned kClassesByByte = 1;
-  static constexpr std::size_t kMostWithoutBin = 16;
-  static constexpr std::size_t kUsedUpBytes = 64 * kKiB;
-  static constexpr std::size_t kMoreUsedUpBytes = 0;
+  static constexpr std::size_t kReadyBytes = 0;
   static constexpr std::size_t kCachedLargeBytes = 128 * kKiB;
   static constexpr std::uint32_t kPartialPermille = 600;
   static constexpr std::uint32_t kMaxBatch = 2;
 };
-/// ... becomes partial with its first free block.
+/// ... one block.
 struct ModelEarlyPartial : ModelStandard {
   static constexpr const char* kName = "standard-model-early-partial";
   static constexpr std::uint32_t kPartialPermille = 125;
 };
-
-/// ... has a magazine for a class when it has gone on twice with a span that was nearly full.
-struct ModelMagazines : ModelStandard {
-  static constexpr const char* kName = "standard-model-magazines";
-  static constexpr std::uint8_t kRefillsToKeep = 1;
-  static constexpr unsigned kMagazineBlocks = 2;
+/// Threads have no spans of their own: they are lent blocks, two at a time.
+struct ModelLending : ModelStandard {
+  static constexpr const char* kName = "standard-model-lending";
+  static constexpr std::size_t kAllOwnedBytes = 0;
+  static constexpr std::uint32_t kMostLent = 2;
+  static constexpr std::size_t kBytesLent = 64 * kKiB;
+  static constexpr std::uint8_t kBatchesToOwn = 255;
 };
-
-/// ... keeps a second used-up span when it has gone on twice with a span that was nearly full.
-/// (Classes without magazines have that.)
-struct ModelMoreUsedUp : ModelStandard {
-  static constexpr const char* kName = "standard-model-more-used-up";
-  static constexpr std::size_t kMostWithoutBin = 20 * kKiB;
-  static constexpr std::uint8_t kRefillsToKeep = 1;
-  static constexpr std::size_t kMoreUsedUpBytes = 64 * kKiB;
+/// ... but for the first batch of each class.
+struct ModelLendingOnce : ModelLending {
+  static constexpr const char* kName = "standard-model-lending-once";
+  static constexpr std::uint8_t kBatchesToOwn = 1;
 };
 
 template <class TheConfig>
@@ -118,7 +113,7 @@ class StandardWorldOf {
     entry.set_out(false);
     cache().deallocate(p);
   }
-  /// The end of the running thread. (What it calls afterwards has a cache for each call.)
+  /// The end of the running thread. (What it allocates afterwards is lent to it block by block.)
   void end() { cache().thread_exit(); }
   void trim() { cache().trim(); }
   /// What other threads' decay epochs and misses do to all threads' spans.
@@ -129,14 +124,13 @@ class StandardWorldOf {
   /// What a purge of an abandoned span's pages does to its word.
   void hold_abandoned(SpanRef span) {
     const standard::HeapCall<Config> inside(cache().cache, pages());
-    if (heap_.protocol().with_shared(span, true, [](SpanWord, bool) {}) ==
-        standard::Freed::kEmptied) {
+    if (heap_.protocol().with_abandoned(span, [](SpanWord) {}) == standard::Freed::kEmptied)
       heap_.put_in_pool(span, 0);
-    }
   }
-  void claim_empty() {
+  /// What a purge does that meets an owned span without a block out.
+  void claim_if_away(SpanRef span) {
     const standard::HeapCall<Config> inside(cache().cache, pages());
-    heap_.claim_empty_of_others(UINT32_MAX, 0);
+    if (heap_.protocol().claim_if_away(span)) heap_.put_in_pool(span, 0);
   }
 
   // --- Before the threads start, or at rest ------------------------------------------------------
@@ -164,9 +158,19 @@ class StandardWorldOf {
   void start_ended(unsigned t) {
     as(t, [&] { end(); });
   }
-  /// The spans of thread t are shared.
-  void start_shared(unsigned t) {
+  /// The current and ready spans of thread t are nobody's.
+  void start_given_up(unsigned t) {
     as(t, [&] { trim(); });
+  }
+  /// Thread t has allocated all blocks of a span, blocks[0], blocks[1] ..., which is away.
+  template <std::size_t kCount>
+  void start_away(unsigned t, std::size_t size, void* (&blocks)[kCount]) {
+    start_with(t, size, blocks);
+    as(t, [&] {
+      void* const next = malloc(size);
+      MODEL_CHECK(span_of(blocks[0])->is_away() && !span_of(next)->is_away());
+      free(next);
+    });
   }
   /// Thread t has a map, as one that has freed much.
   void start_mapped(unsigned t) {
@@ -285,68 +289,8 @@ class StandardWorldOf {
 
 using StandardWorld = StandardWorldOf<ModelStandard>;
 using EarlyPartialWorld = StandardWorldOf<ModelEarlyPartial>;
-
-/// Blocks of kTwo have magazines.
-class MagazinesWorld : public StandardWorldOf<ModelMagazines> {
- public:
-  using Block = standard::Block;
-  static constexpr standard::ClassId kClass = Classes::of(kTwo);
-
-  /// Thread t has a magazine, which is empty, a used-up span with blocks p[0] and p[1], and a
-  /// current one with p[2] and p[3]. All are out.
-  void start_with_magazine(unsigned t, void* (&p)[4]) {
-    start_with(t, kTwo, p);
-    as(t, [&] {
-      for (const unsigned i : {0u, 2u}) {
-        free(p[i]);
-        MODEL_CHECK(malloc(kTwo) == p[i]);
-      }
-      MODEL_CHECK(magazines().is_open(kClass));
-    });
-  }
-  void start_kept(unsigned t, void* p) {
-    start_freed(t, p);
-    as(t, [&] { MODEL_CHECK(static_cast<Block*>(p)->is_kept()); });
-  }
-  /// What a thread does now and then; twice, because only then nothing has been needed since the
-  /// time before.
-  void give_back_unused() {
-    const auto inside = cache().enter();
-    for (int i = 0; i < 2; ++i) magazines().give_back_unused(cache());
-  }
-
- protected:
-  standard::Magazines<Config>& magazines() { return cache().cache->magazines; }
-};
-
-/// Threads may keep two used-up spans.
-class MoreUsedUpWorld : public StandardWorldOf<ModelMoreUsedUp> {
- public:
-  static constexpr standard::ClassId kClass = Classes::of(kThree);
-  static_assert(kClass < standard::Magazines<Config>::kFirst);
-
-  /// Thread t has two used-up spans, with blocks p[0] to p[2] and p[3] to p[5], and a current one
-  /// with p[6]. All are out.
-  void start_with_two_used_up(unsigned t, void* (&p)[7]) {
-    start_attached(t);
-    as(t, [&] {
-      const auto inside = cache().enter();
-      for (int i = 0; i < 2; ++i) owned().note_found(cache(), kClass, true);
-    });
-    start_with(t, kThree, p);
-    for (const void* block : {p[0], p[3]}) {
-      MODEL_CHECK(word_of(block).state() == SpanState::kOwned);
-    }
-  }
-  /// There is room for one again: the older one is shared.
-  void pass_round() {
-    const auto inside = cache().enter();
-    owned().pass_round(cache());
-  }
-
- protected:
-  standard::OwnedSpans<Config>& owned() { return cache().cache->owned; }
-};
+using LendingWorld = StandardWorldOf<ModelLending>;
+using LendingOnceWorld = StandardWorldOf<ModelLendingOnce>;
 
 }  // namespace model
 }  // namespace spanalloc

@@ -205,7 +205,6 @@ unsigned option_choice(const char*, const char* const*, unsigned, unsigned fallb
 }
 bool option_switch(const char* name, bool fallback) {
   if (std::strcmp(name, "RSEQ") == 0) return process.plan().sequences;
-  if (std::strcmp(name, "MAGAZINES") == 0) return process.plan().magazines;
   if (std::strcmp(name, "BACKGROUND") == 0) return process.plan().background;
   return fallback;
 }

@@ -248,7 +248,6 @@ Plan make_plan(const Spec& spec) {
   plan.process.cpus = one_of(random, kCpus);
   if (random.one_in(3)) plan.process.decay_ms = one_of(random, {0u, 1u, 20u, 100'000u});
   if (random.one_in(4)) plan.process.arena_bits = 30 + random.below(8);
-  plan.process.magazines = !random.one_in(4);
   plan.process.sequences = !random.one_in(4);
   if (plan.has(Feature::limits) && random.one_in(4))
     plan.process.limit_at_start = (16 + random.below(200)) * kMiB;

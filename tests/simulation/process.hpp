@@ -12,7 +12,6 @@ struct ProcessPlan {
   unsigned cpus = 4;
   std::uint64_t decay_ms = UINT64_MAX;  ///< SPANALLOC_DECAY_MS; UINT64_MAX: not set
   std::uint64_t arena_bits = 0;         ///< SPANALLOC_ARENA_BITS; 0: not set
-  bool magazines = true;
   bool sequences = true;
   bool background = false;
   std::uint64_t limit_at_start = 0;  ///< RLIMIT_AS as it stood then; 0: none

@@ -1,6 +1,6 @@
 // A thread's work on its own spans, due at each look at the clock: under a program that replaces
-// blocks at random, which opens magazines, while another thread frees into the same spans. The
-// assertions say that the work begins with nothing in hand.
+// blocks at random, while another thread frees into the same spans. The assertions say that the
+// work begins with nothing in hand.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -55,14 +55,14 @@ TEST_F(TimedWorkStress, SharesNoSpanThatItsThreadHasInHand) {
   };
   for (Block& block : blocks) block = make(draw(), kMark);
   for (unsigned phase = 0; phase < stress::scaled(400); ++phase) {
-    // One size after the other, at random: so each has a magazine in turn, and loses it.
+    // One size after the other, at random: so each has ready spans in turn, and loses them.
     const std::size_t size = kSizes[random.next() % std::size(kSizes)];
     for (unsigned i = 0; i < 2000; ++i) {
       Block& block = blocks[random.next() % blocks.size()];
       end(block, kMark);
       block = make(random.next() % 4 == 0 ? draw() : size, kMark);
     }
-    // Another thread frees a part, by which spans of this one become partial, or empty.
+    // Another thread frees a part, by which away spans of this one become empty.
     std::thread([&] {
       for (std::size_t i = phase % 3; i < blocks.size(); i += 3) end(blocks[i], kMark);
     }).join();

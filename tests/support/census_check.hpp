@@ -61,11 +61,11 @@ CensusVerdict judge(const Census& c) {
                   static_cast<std::size_t>(c.at));
   } else if constexpr (requires { c.broken; }) {
     std::snprintf(text, sizeof text,
-                  "carved %zu: pool %zu, owned empty %zu, owned %zu, nearly full %zu, partial %zu, "
+                  "carved %zu: pool %zu, owned empty %zu, owned %zu, abandoned %zu, "
                   "single %zu, "
                   "lost %zu, broken %zu",
-                  c.carved, c.in_pool, c.owned_empty, c.owned, c.nearly_full, c.partial, c.single,
-                  c.lost, c.broken);
+                  c.carved, c.in_pool, c.owned_empty, c.owned, c.abandoned, c.single, c.lost,
+                  c.broken);
   } else {
     std::snprintf(
         text, sizeof text,

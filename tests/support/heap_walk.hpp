@@ -18,25 +18,19 @@ struct HeapWalk {
   /// Spans that the arena has handed out and not taken back: the sum of all below
   std::size_t carved = 0;
   std::size_t in_pool = 0;  ///< free, and found in the pool exactly once
-  /// No block out: owned by a living thread, or abandoned so by one that has ended
+  /// No block out: owned by a living thread, or left so by one that has ended
   std::size_t owned_empty = 0;
   /// Owned by a living thread, blocks out (or another thread's, not looked into)
   std::size_t owned = 0;
-  std::size_t nearly_full = 0;  ///< on a record's list, too few blocks free to serve from
-  std::size_t partial = 0;      ///< on a record's list, enough of them free
-  std::size_t abandoned = 0;    ///< of threads that have ended, blocks out
-  std::size_t single = 0;       ///< the one block of the span is out
-  std::size_t lost = 0;         ///< retired: owned spans of vanished threads, and damaged ones
-  /// Shared and empty, on its owner's delayed list, until the owner's next slow path (invariant I4)
-  std::size_t unnoticed = 0;
-  std::size_t broken = 0;  ///< anything else: in no place, or in two
+  std::size_t abandoned = 0;  ///< nobody's, blocks out
+  std::size_t single = 0;     ///< the one block of the span is out
+  std::size_t lost = 0;       ///< withdrawn: owned spans of vanished threads, and damaged ones
+  std::size_t broken = 0;     ///< anything else: in no place, or in two
 
   /// Nothing is out: each span is in the pool or owned by a living thread.
   bool all_returned() const { return carved == in_pool + owned_empty; }
-  /// ... and no span is `unnoticed`.
   bool consistent() const {
-    return broken == 0 && carved == in_pool + owned_empty + owned + nearly_full + partial +
-                                        abandoned + single + lost;
+    return broken == 0 && carved == in_pool + owned_empty + owned + abandoned + single + lost;
   }
 };
 
@@ -57,10 +51,9 @@ class HeapWalker {
   test::HeapWalk walk() {
     test::HeapWalk out;
     if (!pages_.is_started()) return out;
-    abandon_for_vanished_threads();
+    take_over_from_vanished_threads();
     note_pooled(out);
     note_cached();
-    note_listed(out);
     pages_.arena.walk([&](std::uint32_t number, std::size_t, bool free) {
       const SpanRef span = pages_.span(SpanNumber{number});
       if (free) return;
@@ -73,15 +66,19 @@ class HeapWalker {
  private:
   // How many places of each kind hold a span.
   static constexpr unsigned kPooled = 1;
-  static constexpr unsigned kListed = 1 << 16;
 
-  // In a fork's child whose vanished threads rested, their spans are as they left them until a call
-  // comes into a slow path. A thread may have vanished between the count of its last free into a
-  // shared span and the look at that span: then this is listed, and empty.
-  void abandon_for_vanished_threads() {
-    if (pages_.recovery_is_due.load_relaxed() != PageLayer<Config>::kAbandonIsDue) return;
+  // In a fork's child whose vanished threads rested, their spans are as they left them until a
+  // decay epoch goes through all records.
+  void take_over_from_vanished_threads() {
+    bool any_vanished = false;
+    pages_.caches.for_each([&](CacheRecord& cache) {
+      any_vanished = any_vanished || pages_.caches.has_vanished(cache);
+    });
+    if (!any_vanished || pages_.recovery_is_due.load_relaxed() == PageLayer<Config>::kRecoveryIsDue)
+      return;
     CacheRecord* const none = nullptr;
     const HeapCall<Config> call(none, pages_);
+    pages_.memory_return.take_all_over();
   }
 
   void note_pooled(test::HeapWalk& out) {
@@ -108,28 +105,6 @@ class HeapWalker {
   void note_cached() {
     pages_.caches.for_each([&](CacheRecord& cache) {
       cache.large_spans.for_each_once([&](Span& span) { places_[&span] += kPooled; });
-    });
-  }
-
-  template <class List>
-  void note_list(const List& list, ListId id, CacheNumber owner, test::HeapWalk& out) {
-    for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
-      const SpanRef span = pages_.span(number);
-      places_[span.record] += kListed;
-      number = span->next();
-      if (span->list() != id || span->load_word().owner() != owner) ++out.broken;
-    }
-  }
-
-  void note_listed(test::HeapWalk& out) {
-    pages_.caches.for_each([&](CacheRecord& cache) {
-      LockGuard guard(cache.lock);
-      note_list(cache.delayed, ListId::kDelayed, cache.number, out);
-      note_list(cache.full, ListId::kFull, cache.number, out);
-      for (unsigned c = 0; c < Classes::kSmallClasses; ++c) {
-        note_list(cache.nearly_full[c], ListId::kNearlyFull, cache.number, out);
-        note_list(cache.partial[c], ListId::kPartial, cache.number, out);
-      }
     });
   }
 
@@ -163,12 +138,9 @@ class HeapWalker {
     place(span, out);
     if (out.broken == broken) return;
     const SpanWord word = span->load_word();
-    std::fprintf(stderr,
-                 "heap walk: span %u of class %u, in %#x places and on list %u: word %#llx, "
-                 "uncollected %u\n",
+    std::fprintf(stderr, "heap walk: span %u of class %u, in %u places, stock %u: word %#llx\n",
                  index_of(span.number), index_of(span->class_id()), places_[span.record],
-                 static_cast<unsigned>(span->list()), static_cast<unsigned long long>(word.bits),
-                 span->uncollected());
+                 static_cast<unsigned>(span->stock()), static_cast<unsigned long long>(word.bits));
   }
 
   void place(SpanRef span, test::HeapWalk& out) {
@@ -181,8 +153,7 @@ class HeapWalker {
         return;
       case SpanState::kOwned: {
         CacheRecord& cache = pages_.caches[word.owner()];
-        const bool known =
-            cache.thread.load_relaxed() != 0 && found == 0 && cache.owned.has(span.number, c);
+        const bool known = cache.thread.load_relaxed() != 0 && found == 0;
         if (!known) {
           ++out.broken;
         } else if (pages_.caches.is_mine(cache) && is_empty(span, word)) {
@@ -196,21 +167,14 @@ class HeapWalker {
         if (found != 0 || !word.is_uncounted()) break;
         ++(is_empty(span, word) ? out.owned_empty : out.abandoned);
         return;
-      case SpanState::kShared:
+      case SpanState::kNobodys:
         if (Classes::has_one_block(c)) {
           ++(found == 0 ? out.single : out.broken);
         } else if (found == 0 && span->is_withdrawn()) {
           ++out.lost;
-        } else if (word.owner() == kNobody) {
+        } else {
           ++(found == 0 && word.is_abandoned() && counts_exactly(span, word) ? out.abandoned
                                                                              : out.broken);
-        } else if (found == kListed && word.outstanding() == span->uncollected() &&
-                   span->list() == ListId::kDelayed && word.is_delayed()) {
-          ++out.unnoticed;
-        } else if (found != kListed || word.outstanding() <= span->uncollected()) {
-          ++out.broken;
-        } else {
-          ++(span->list() == ListId::kPartial ? out.partial : out.nearly_full);
         }
         return;
     }

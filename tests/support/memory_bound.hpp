@@ -30,11 +30,9 @@ struct MemoryBound {
   /// `a`, when parked spans have been thinned: after a decay time with
   /// somebody passing by, or a trim.
   static constexpr double kAtRest = 33;
-  /// `b` of threads that free blocks of their own only, and by the batch; of those that replace
-  /// blocks at random; and of all.
-  static constexpr std::size_t kThread = 10 * kMiB;
-  static constexpr std::size_t kThreadThatReplaces = 75 * kMiB;
-  static constexpr std::size_t kThreadWithRemotes = 100 * kMiB;
+  /// `b` of threads that free blocks of their own only, and of all.
+  static constexpr std::size_t kThread = 27 * kMiB;
+  static constexpr std::size_t kThreadWithRemotes = 43 * kMiB;
   /// `c`: what a process has at its start, and what the first look at a table opens.
   static constexpr std::size_t kProcess = 1 * kMiB;
 
@@ -120,38 +118,16 @@ struct MemoryBound {
     }
     return most;
   }
-  static constexpr std::size_t kUsedUp = Config::kUsedUpBytes;
+  static constexpr std::size_t kReady = Config::kReadyBytes;
   static constexpr std::size_t kCached = Config::kCachedLargeBytes;
   /// Cache record, map, and the thread's own words.
   static constexpr std::size_t kState = sizeof(standard::CacheRecord<Config>) + 16 * kKiB;
+  /// Of each class the current span, the one before, and another ready one.
   static constexpr std::size_t thread_bytes() {
-    return current_bytes() + kUsedUp + kCached + kState;
+    return 3 * current_bytes() + kReady + kCached + kState;
   }
-  /// Blocks in magazines: each may be all that keeps its span from returning; at rest, its pages.
-  template <class Pinned>
-  static constexpr std::size_t magazines(Pinned pinned) {
-    std::size_t sum = 0;
-    for (unsigned c = Config::kClassesByByte + 1; c < Classes::kSmallClasses; ++c) {
-      const std::size_t blocks = std::min<std::size_t>(
-          Config::kMagazineBytes / Classes::kTable[c].block_size, Config::kMagazineBlocks);
-      sum += blocks * pinned(c);
-    }
-    return sum;
-  }
-  /// What a thread that replaces blocks at random holds besides.
-  static constexpr std::size_t kMoreUsedUp = Config::kMoreUsedUpBytes;
-  static constexpr std::size_t replacing_bytes() { return kMoreUsedUp + magazine_bytes(); }
-  static constexpr std::size_t magazine_bytes() {
-    return magazines([](unsigned c) { return std::size_t{Classes::kTable[c].real_span}; });
-  }
-  static constexpr std::size_t magazine_bytes_at_rest() {
-    return magazines([](unsigned c) {
-      return static_cast<std::size_t>(Classes::kTable[c].block_size / pin_of_pages(c));
-    });
-  }
-  /// A loan is a current span's remote list.
   static constexpr std::size_t thread_bytes_with_remotes() {
-    return thread_bytes() + replacing_bytes() + batch_bytes() + current_bytes();
+    return thread_bytes() + batch_bytes();
   }
 
   /// Robson 1971: no allocator that does not move needs less against
@@ -168,10 +144,6 @@ static_assert(MemoryBound::at_rest() <= MemoryBound::kAtRest &&
               MemoryBound::kAtRest < MemoryBound::at_rest() * 1.05);
 static_assert(MemoryBound::thread_bytes() <= MemoryBound::kThread &&
               MemoryBound::kThread < MemoryBound::thread_bytes() * 1.2);
-static_assert(MemoryBound::thread_bytes() + MemoryBound::replacing_bytes() <=
-                  MemoryBound::kThreadThatReplaces &&
-              MemoryBound::kThreadThatReplaces <
-                  (MemoryBound::thread_bytes() + MemoryBound::replacing_bytes()) * 1.2);
 static_assert(MemoryBound::thread_bytes_with_remotes() <= MemoryBound::kThreadWithRemotes &&
               MemoryBound::kThreadWithRemotes < MemoryBound::thread_bytes_with_remotes() * 1.2);
 

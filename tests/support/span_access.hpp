@@ -14,8 +14,7 @@ struct SpanTestAccess {
   static auto& carved(Span& span) { return span.carved_; }
   static auto& purged(Span& span) { return span.purged_; }
   static auto& next(Span& span) { return span.next_; }
-  static auto& previous(Span& span) { return span.prev_; }
-  static auto& list(Span& span) { return span.list_; }
+  static auto& stock(Span& span) { return span.stock_; }
   static auto& size_class(Span& span) { return span.size_class_; }
   static auto& shown_class(Span& span) { return span.size_class_; }
 };

@@ -310,8 +310,8 @@ class MadeUpTest(unittest.TestCase):
 
     def test_absurd_numbers_in_the_record(self):
         later = dict.fromkeys(inspection.LATER + inspection.LATER_NUMBERS, 0)
-        later.update(no_block=0x7000, kept_mark=16, slots_stride=128, cache_slots=4000, batch_list=8, span_first=100,
-                     span_order=3, outside_before=6, outside_end=48)
+        later.update(no_block=0x7000, batch_list=8, batch_lent=20, span_first=100, span_order=3, outside_before=6,
+                     outside_end=48)
 
         def told(**changes):
             values = {**later, **changes}
@@ -321,9 +321,8 @@ class MadeUpTest(unittest.TestCase):
 
         self.assertTrue(told().tells_blocks)
         for name in inspection.LATER_NUMBERS:
-            if name != "kept_mark":  # any number will do
-                with self.assertRaises(inspection.BadRecord, msg=name):
-                    told(**{name: 0xFFFFFFFF})
+            with self.assertRaises(inspection.BadRecord, msg=name):
+                told(**{name: 0xFFFFFFFF})
 
 
 class KernelTest(Looking):
@@ -423,7 +422,7 @@ class Described(Looking):
 
 
 class DamagedListsTest(Described):
-    """A block that is on two lists, in two bins, and the like: what is described says so."""
+    """A block that is on two lists, and the like: what is described says so."""
 
     def test_two_lists_that_have_grown_together(self):
         still, told = self.of_heap("352,300,50")
@@ -456,29 +455,6 @@ class DamagedListsTest(Described):
         self.assertIn(f"damage  the span's free list leads in a circle from {third:#x} on", lines)
         self.assertIn(f"damage  the span's second free list leads to {first + 4:#x}, where no block is", lines)
         self.assertTrue(any("DAMAGED" in line and "leads in a circle" in line for line in lines), lines)
-
-    def test_blocks_in_bins(self):
-        """In two bins, twice in one, on a list besides, and without a bin's mark."""
-        still, told = self.of_heap(program=EXCHANGED_HEAP)
-        walked = spans.Spans(still, told)
-        span, binned = span_with(walked, "bin", 1)
-        block = span.block(binned[0])
-        kept = walked.kept_by_threads()[span.number]
-        where = walked.free_blocks(span)[0][binned[0]][0].where
-        for another in (where, "a thread-cache bin, of @12345"):
-            kept.append((another, block, False))
-            free, damages = walked.free_blocks(span)
-            self.assertEqual([place.where for place in free[binned[0]]], [where, another])
-            self.assertEqual([damage.kind for damage in damages], ["twice"])
-            kept.pop()
-        kept.append(("a batch, of @12345", block, True))
-        self.assertEqual([damage.kind for damage in walked.free_blocks(span)[1]], ["twice", "no link"])
-        kept.pop()
-        changed = blocks.Blocks(Changed(still, {block: 1}), told)
-        lines = changed.describe(block)
-        self.assertTrue(any(line.startswith(f"damage  {block:#x} is in a thread-cache bin, of thread ") and
-                            line.endswith(", whose mark it has not") for line in lines), lines)
-        self.assertTrue(any("DAMAGED: the first word, 0x0000000000000001, is not the mark" in line for line in lines))
 
 
 class ForkedTest(Described):
@@ -665,7 +641,7 @@ class SpansTest(Looking):
         self.assertIn("... cut at 20: there are more", cut)
 
     def test_of_threads_that_free_for_each_other(self):
-        """Batches, thread-cache bins and loans are among them."""
+        """Batches are among them."""
         with known_heap(program=EXCHANGED_HEAP) as (running, _):
             self.assertGreater(self.assert_adds_up(running.pid), 100)
 

@@ -12,7 +12,6 @@
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing_arena.hpp"
 #include "sanitizers.hpp"
-#include "span_access.hpp"
 #include "standard/span_pool.hpp"
 #include "sync/spin_lock.hpp"
 #include "sync/treiber_stack.hpp"
@@ -29,11 +28,10 @@ struct CoalescingArenaTestAccess {
 namespace {
 
 using standard::CacheNumber;
-using standard::ListId;
 using standard::SpanRef;
 using standard::SpanState;
-using standard::SpanTestAccess;
 using standard::SpanWord;
+using standard::Stock;
 using Classes = standard::SizeClasses<Standard>;
 
 TEST(AssertionDeathTest, FiresAndNamesItself) {
@@ -61,21 +59,17 @@ TEST(AssertionDeathTest, AHoldEndsOnce) {
   EXPECT_DEATH(registry.end(0), "word.load_relaxed");
 }
 
-// Spans of one class, all but the last one parked and full, in a heap of the test's own.
+// Spans of one class, all but the last one away, in a heap of the test's own.
 class SpanAssertionDeathTest : public testing::Test {
  protected:
   static constexpr std::size_t kSize = 5000;
 
   void SetUp() override {
-    // Twice as many as stay with the thread when they are used up.
-    for (std::size_t i = 0; i < 2 * Standard::kUsedUpBytes / kSize; ++i)
-      blocks_.push_back(own_.allocate(kSize));
+    for (unsigned i = 0; i < 200; ++i) blocks_.push_back(own_.allocate(kSize));
     hot_ = span_of(blocks_.back());
-    for (void* p : blocks_) {
-      if (span_of(p)->load_word().state() == SpanState::kShared) parked_ = span_of(p);
-    }
-    ASSERT_TRUE(parked_);
-    ASSERT_EQ(parked_->load_word().state(), SpanState::kShared);
+    away_ = span_of(blocks_.front());
+    ASSERT_EQ(away_->stock(), Stock::kAway);
+    ASSERT_NE(hot_->stock(), Stock::kAway);
     ASSERT_EQ(hot_->load_word().state(), SpanState::kOwned);
   }
 
@@ -83,55 +77,27 @@ class SpanAssertionDeathTest : public testing::Test {
   auto& protocol() { return heap().protocol(); }
   SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.any_slice_at(address_of(p))); }
   CacheNumber me() { return own_.thread_cache()->cache->number; }
-  void free_all_of(SpanRef span) {
-    for (void* p : blocks_) {
-      if (span_of(p) == span) own_.deallocate(p);
-    }
-  }
-
-  auto links() {
-    struct Links {
-      standard::PageLayer<Standard>& pages;
-      auto& next(standard::SpanNumber n) const {
-        return SpanTestAccess::next(*pages.span(n).record);
-      }
-      auto& previous(standard::SpanNumber n) const {
-        return SpanTestAccess::previous(*pages.span(n).record);
-      }
-    };
-    return Links{own_.pages};
-  }
-
   test::OwnedHeap<Standard> own_;
   std::vector<void*> blocks_;
-  SpanRef parked_;
+  SpanRef away_;
   SpanRef hot_;
 };
 
-TEST_F(SpanAssertionDeathTest, I1_AParkedSpanIsOnAList) {
-  const auto free_all_of_a_span_that_is_on_no_list = [&] {
-    parked_->forget_list();
-    free_all_of(parked_);
+TEST_F(SpanAssertionDeathTest, I1_WhatOthersHaveFreedIsNotOutAtTheirSpan) {
+  const std::uint32_t blocks = Classes::info(hot_->class_id()).blocks;
+  const auto take_a_list_of_no_blocks = [&] {
+    hot_->word.set(hot_->load_word().with_head(standard::BlockOffset{5}).with_outstanding(blocks));
+    (void)hot_->word.take_remotes(me(), blocks);
   };
-  EXPECT_DEATH(free_all_of_a_span_that_is_on_no_list(), "list\\(\\) != ListId::kNone");
-}
-
-TEST_F(SpanAssertionDeathTest, I1_ListsAreDoublyLinked) {
-  const auto unlink_with_a_wrong_neighbour = [&] {
-    SpanTestAccess::next(*parked_.record) = hot_.number;
-    SpanTestAccess::previous(*parked_.record) = hot_.number;
-    free_all_of(parked_);
-  };
-  EXPECT_DEATH(unlink_with_a_wrong_neighbour(), "(next|previous)");
+  EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockOffset::kNone");
 }
 
 TEST_F(SpanAssertionDeathTest, I2_OnlyAClaimedSpanIsGivenToThePool) {
-  EXPECT_DEATH(heap().put_in_pool(parked_, 0), "state\\(\\) == SpanState::kFree");
-  EXPECT_DEATH(protocol().take_off_lists(parked_, me()), "state\\(\\) == SpanState::kFree");
+  EXPECT_DEATH(heap().put_in_pool(away_, 0), "state\\(\\) == SpanState::kFree");
 }
 
 TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
-  EXPECT_DEATH(heap().begin_single_life({parked_}, Classes::kFirstLarge, 0),
+  EXPECT_DEATH(heap().begin_single_life({away_}, Classes::kFirstLarge, 0),
                "state\\(\\) == SpanState::kFree");
 }
 
@@ -139,9 +105,7 @@ TEST_F(SpanAssertionDeathTest, W1_WorkBeginsWithNothingInHand) {
   auto& thread = *own_.thread_cache();
   const auto hand = thread.hold();
   EXPECT_DEATH(thread.cache->timed_work.run(thread), "has_nothing_in_hand\\(\\)");
-  EXPECT_DEATH(thread.cache->magazines.give_all_back(thread), "has_nothing_in_hand\\(\\)");
-  EXPECT_DEATH(thread.cache->loans.return_all(thread), "has_nothing_in_hand\\(\\)");
-  EXPECT_DEATH(thread.cache->owned.share_unused(thread, 0), "has_nothing_in_hand\\(\\)");
+  EXPECT_DEATH(thread.cache->owned.give_up_unused(thread, 0), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(own_.trim(), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(own_.allocate(Standard::kMaxBlock + 1), "has_nothing_in_hand\\(\\)");
 }
@@ -156,40 +120,22 @@ TEST_F(SpanAssertionDeathTest, W1_NothingIsInHandAfterAReport) {
   EXPECT_TRUE(thread.has_nothing_in_hand());
 }
 
-TEST_F(SpanAssertionDeathTest, I5_OnlyItsHolderLetsAnAbandonedSpanGo) {
-  EXPECT_DEATH((void)parked_->word.let_go(), "is_held");
-  EXPECT_DEATH((void)hot_->word.let_go(), "is_held");
+TEST_F(SpanAssertionDeathTest, I3_OnlyAUsedUpSpanGoesAway) {
+  auto& thread = *own_.thread_cache();
+  EXPECT_DEATH(thread.cache->owned.put_away(thread, away_.record), "Stock::kUsedUp");
+  EXPECT_DEATH(thread.cache->owned.put_away(thread, hot_.record), "Stock::kUsedUp");
 }
 
-TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
-  if (test::kEmulated) GTEST_SKIP() << "the emulator cannot execute the program anew";
-  // Executed anew: the invariant has an exception for forks
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto take_a_span_that_is_empty_unseen = [&] {
-    const SpanWord word = parked_->load_word();
-    parked_->expect_frees(word.outstanding());
-    SpanTestAccess::left(*parked_.record).store_relaxed(0);
-    own_.pages.cache(me()).nearly_full[index_of(parked_->class_id())].remove(parked_.number,
-                                                                             links());
-    own_.pages.cache(me()).partial[index_of(parked_->class_id())].push_front(parked_.number,
-                                                                             links());
-    SpanTestAccess::list(*parked_.record) = ListId::kPartial;
-    (void)protocol().partial_to_owned(parked_->class_id(), me());
-  };
-  EXPECT_DEATH(take_a_span_that_is_empty_unseen(), "is_empty_only_if_delayed");
+TEST_F(SpanAssertionDeathTest, I4_OnlyItsHolderLetsASpanGo) {
+  EXPECT_DEATH((void)away_->word.let_go(0), "is_held");
+  EXPECT_DEATH((void)hot_->word.take_held_remotes(), "is_held");
 }
 
-TEST_F(SpanAssertionDeathTest, OnlyItsOwnersHotSpanParks) {
-  EXPECT_DEATH((void)protocol().owned_to_shared(parked_, me(), 0), "SpanState::kOwned");
+TEST_F(SpanAssertionDeathTest, OnlyItsOwnerGivesASpanUp) {
   std::thread([&] { own_.deallocate(own_.allocate(kSize)); }).join();
   const CacheNumber somebody{index_of(me()) + 1};
   ASSERT_TRUE(own_.pages.caches.has(somebody));
-  EXPECT_DEATH((void)protocol().owned_to_shared(hot_, somebody, 0), "SpanState::kOwned");
-  EXPECT_DEATH((void)protocol().owned_to_shared(hot_, me(), 0xffff), "free_blocks <=");
-}
-
-TEST_F(SpanAssertionDeathTest, ListsAreChangedUnderTheirLock) {
-  EXPECT_DEATH(protocol().unlink(own_.pages.cache(me()), parked_), "may_change");
+  EXPECT_DEATH((void)protocol().owned_to_nobodys(hot_, somebody, 0), "SpanState::kOwned");
 }
 
 TEST(ArenaAssertionDeathTest, OpenedIsTakenFreeClosedAndLost) {
@@ -209,15 +155,6 @@ TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
   const auto links = [&](standard::SpanNumber) -> Atomic<std::uint32_t>& { return link; };
   pool.put(0, 0, standard::SpanNumber{1}, links);  // as one that is put without a bound
   EXPECT_DEATH((void)pool.get_local(0, 0, links), "before >= spans");
-}
-
-TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {
-  const std::uint32_t blocks = Classes::info(hot_->class_id()).blocks;
-  const auto take_a_list_of_no_blocks = [&] {
-    hot_->word.set(hot_->load_word().with_head(standard::BlockOffset{5}));
-    (void)hot_->word.take_remotes(blocks);
-  };
-  EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockOffset::kNone");
 }
 
 TEST_F(SpanAssertionDeathTest, TheRemoteListHoldsWhatTheWordCounts) {

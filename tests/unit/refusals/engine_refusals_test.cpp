@@ -140,7 +140,7 @@ TEST_F(StandardRefusals, AnyCallOfTheKernelMayBeRefusedWhereNothingStaysWarm) {
   expect_found(sum, every_call<StandardEngine>());
 }
 
-// Replaces blocks at random until magazines keep some of them, under refusals and without.
+// Replaces blocks at random, under refusals and without.
 template <class Api>
 class RefusalReplacement {
  public:
@@ -151,10 +151,6 @@ class RefusalReplacement {
     kernel::disarm();
     for (auto& block : blocks_) user_.ask_again(block);
     replace(20000);
-    const auto& cache = *Api::Engine::thread_cache.cache;
-    if (!cache.magazines.are_open()) user_.fail("there is no magazine");
-    if (cache.owned.used_up().room() == Standard::kUsedUpBytes)
-      user_.fail("there is no more room for spans");
     user_.take_most();
     for (auto& block : blocks_) user_.give(block);
     Api::trim();

@@ -107,7 +107,8 @@ TEST_F(AbandonedSpansTest, AHintOfAnotherClassIsPutWhereItBelongs) {
       return;
     }
     std::uint32_t looks = 1;
-    EXPECT_FALSE(own_.heap.protocol().abandoned_to_owned(c, standard::CacheNumber{0}, looks, seen));
+    standard::SpanWord before;
+    EXPECT_FALSE(own_.heap.protocol().hold_shown(c, standard::CacheNumber{0}, looks, seen, before));
   }
   FAIL() << "a span with free blocks is not to be found";
 }
@@ -117,9 +118,7 @@ TEST_F(AbandonedSpansTest, ADamagedOneIsHeldByNobody) {
   void* p = nullptr;
   test::on_another_thread([&] {
     p = own_.allocate(kSize);
-    auto& thread = *own_.thread_cache();
-    const auto guard = thread.lock_lists();
-    own_.heap.protocol().take_out_of_use(own_.pages.cache(thread.cache->number), span_of(p));
+    own_.heap.protocol().take_out_of_use(span_of(p));
   });
   EXPECT_TRUE(span_of(p)->load_word().is_uncounted());
   own_.deallocate(p);

@@ -117,23 +117,6 @@ TEST(StandardDescription, OfASpanAsAWhole) {
   });
 }
 
-TEST(StandardDescription, OfASharedSpan) {
-  in_fresh_process([] {
-    std::vector<char*> blocks(20'000);
-    for (char*& p : blocks) p = static_cast<char*>(E::allocate(400));
-    char* shared = nullptr;
-    for (char* p : blocks) {
-      const auto span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
-      if (span->load_word().state() == standard::SpanState::kShared) shared = p;
-    }
-    ASSERT_NE(shared, nullptr);
-    expect_named([=] { E::deallocate(shared + 32); }, "(inside the block of 400 bytes at " +
-                                                          hex(shared) + "; " + span_of(shared) +
-                                                          ": shared, " + this_thread());
-    for (char* p : blocks) E::deallocate(p);
-  });
-}
-
 TEST(StandardDescription, OfADamagedSpan) {
   in_fresh_process([] {
     char* const p = static_cast<char*>(E::allocate(400));

@@ -238,30 +238,6 @@ TEST(StandardInventory, KnowsWhatBatchesAndCachedSpansKeep) {
   });
 }
 
-TEST(StandardInventory, KnowsWhatMagazinesKeep) {
-  in_fresh_process([] {
-    // Blocks that are replaced at random, in spans that are nearly full, open their class's.
-    std::vector<void*> blocks(300);
-    for (void*& p : blocks) p = E::allocate<ReturnNull>(2000);
-    test::Random random(7);
-    std::size_t most_kept = 0;
-    for (int i = 0; i < 20000; ++i) {
-      void*& p = blocks[random.below(blocks.size())];
-      E::deallocate(p);
-      if (i % 16 == 0) {
-        const EngineStatistics now = E::statistics();
-        ASSERT_EQ(now.live_blocks, blocks.size() - 1);
-        ASSERT_EQ(now.unsure_blocks, 0u);
-        most_kept = std::max(most_kept, now.kept_block_bytes);
-      }
-      p = E::allocate<ReturnNull>(2000);
-    }
-    EXPECT_GT(most_kept, 0u) << "no magazine ever held a block";
-    free_all(blocks);
-    EXPECT_EQ(E::statistics().live_blocks, 0u);
-  });
-}
-
 TEST(StandardInventory, TellsDirtyMemoryFromClean) {
   in_fresh_process([] {
     std::vector<void*> blocks = fill(32 * kMiB, 2 * kMiB);

@@ -196,7 +196,7 @@ TEST(StandardNearLimit, WhatIsFreeNearItStaysUpToTheLimit) {
     std::vector<void*> small = fill(3 * kMiB, 500);
     free_all(small);
     // (What the thread itself goes on with stays.)
-    EXPECT_LE(held(), 57 * kMiB + 2 * kStep + Standard::kUsedUpBytes);
+    EXPECT_LE(held(), 57 * kMiB + 2 * kStep + Standard::kReadyBytes);
     E::deallocate(most);
     E::deallocate(touched(2 * kMiB));
     EXPECT_FALSE(is_near());
@@ -475,7 +475,7 @@ TEST(StandardNearLimit, ASpanIsGoneThroughWhenA16thWasFreed) {
   EXPECT_TRUE(span.wants_purge(140, true)) << "which was seen, and not purged";
   EXPECT_FALSE(span.wants_purge_near(131, 160));
   EXPECT_TRUE(span.wants_purge_near(130, 160));
-  span.note_grown();
+  span.begin_to_own();
   EXPECT_FALSE(span.wants_purge_near(155, 160)) << "as a new one";
   EXPECT_TRUE(span.wants_purge_near(145, 160));
   // Few blocks: each one.

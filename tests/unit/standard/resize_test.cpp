@@ -23,17 +23,6 @@ struct Stays {
 std::size_t at_once(const void* p) {
   return E::usable_size_at_once(p);
 }
-// A class of one page's blocks has a magazine from here on.
-void replace_at_random(std::vector<void*>& blocks, std::size_t size) {
-  test::Random random{test::seed_of(1)};
-  for (int i = 0; i < 4000; ++i) {
-    void*& p = blocks[random.below(blocks.size())];
-    E::deallocate(p);
-    p = E::allocate(size);
-    std::memset(p, 0x5a, sizeof(void*));
-  }
-}
-
 TEST(StandardResizeAtOnce, AThreadThatAsksGetsAMap) {
   in_fresh_process([] {
     std::vector<void*> blocks;
@@ -146,36 +135,6 @@ TEST(StandardResizeAtOnce, SaysNothingOfABlockThatAnotherThreadFreedLast) {
       for (const unsigned i : {1u, 2u, 4u, 5u}) E::deallocate(blocks[i]);
       E::trim();
     }
-    expect_nothing_out();
-  });
-}
-
-// Of its spans the map shows the current one only; and still frees find the magazine.
-TEST(StandardResizeAtOnce, TellsSizesOfAClassThatHasAMagazine) {
-  in_fresh_process([] {
-    constexpr std::size_t kSize = 4096;
-    std::vector<void*> blocks = fill(300 * kSize, kSize);
-    replace_at_random(blocks, kSize);
-    auto& magazines = E::thread_cache.cache->magazines;
-    const standard::ClassId c = Classes::of(kSize);
-    ASSERT_TRUE(magazines.is_open(c));
-    for (int round = 0; round < 3; ++round) {
-      for (void* p : blocks) {
-        EXPECT_EQ(E::usable_size(p), kSize);
-        EXPECT_EQ(at_once(p), kSize);
-      }
-    }
-    while (magazines.count(c) != 0) blocks.push_back(E::allocate(kSize));
-    unsigned kept = 0;
-    for (; magazines.has_room(c) && kept < 100 && blocks.size() > 1; ++kept) {
-      void* const p = blocks.back();
-      E::deallocate(p);
-      EXPECT_TRUE(kPoisons || at_once(p) == 0);
-      blocks.pop_back();
-    }
-    EXPECT_EQ(magazines.count(c), Standard::kMagazineBlocks);
-    free_all(blocks);
-    E::trim();
     expect_nothing_out();
   });
 }

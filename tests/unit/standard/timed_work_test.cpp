@@ -51,7 +51,7 @@ TEST_F(StandardTimedWork, GoesOnAfterAReportThatWasLeftByAJump) {
 
 TEST_F(StandardTimedWork, GoesOnInTheNextThreadOfARecord) {
   own_.deallocate(own_.allocate(48));
-  thread().cache->owned.share_empty(thread());
+  thread().cache->owned.give_up_empty(thread());
   begin_and_never_end();
   ASSERT_TRUE(is_put_off());
   thread().cache->forget_thread();

@@ -73,7 +73,6 @@ OPTIONS = {
     "SPANALLOC_CPUS": (Number(1, 4096), EVERY_ENGINE),
     "SPANALLOC_DECAY_MS": (Number(0, 3600 * 1000), (STANDARD, A2ALLOC)),
     "SPANALLOC_DEEPBIND": (Word(("keep",)), EVERY_ENGINE),
-    "SPANALLOC_MAGAZINES": (Switch(), (STANDARD,)),
     "SPANALLOC_RSEQ": (Switch(), (SUPERMALLOC,)),
     "SPANALLOC_SEED": (Number(0, 2**63 - 1), EVERY_ENGINE),
     "SPANALLOC_SOFT_LIMIT": (Size("cgroup"), (STANDARD,)),

@@ -17,8 +17,8 @@ MOST_FOUND = 100
 
 
 _NO_OUTSIDE = "the table of blocks with a mapping of their own cannot be read"
-_AT = {"list": "on ", "bin": "in ", "none": ""}
-_OF_WORD = {"no link": "is no link", "circle": "leads in a circle", "no mark": "is not the mark of a thread-cache bin"}
+_AT = {"list": "on ", "none": ""}
+_OF_WORD = {"no link": "is no link", "circle": "leads in a circle"}
 
 
 class Unknown(Exception):
@@ -168,7 +168,6 @@ class Blocks:
                     "move it")
         return {"no link": f"{where} ends at {damage.block:#x}, whose first word is no link",
                 "circle": f"{where} leads in a circle from {damage.block:#x} on",
-                "no mark": f"{damage.block:#x} is in {where}, whose mark it has not",
                 "unread": f"{where} cannot be read behind {damage.block:#x}: what follows there is not known",
                 "no block": f"{where} leads to {damage.block:#x}, where no block is"}[damage.kind]
 
@@ -197,7 +196,7 @@ class Blocks:
         how = next((_OF_WORD[damage.kind] for damage in damages if damage.block == block and damage.kind in _OF_WORD), None)
         if how:
             return [f"link    DAMAGED: the first word, {word:#018x}, {how} (written to after its free, or freed twice)"]
-        valid = {"end": "the last one of its list", "kept": "the mark of a thread-cache bin"}
+        valid = {"end": "the last one of its list"}
         return [f"link    valid: {valid.get(kind) or f'to {to:#x}'}"]
 
     def _span_line(self, span, free=None):

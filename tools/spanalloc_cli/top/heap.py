@@ -4,9 +4,9 @@ What the records say of a span's blocks, src/standard/span_word.hpp and purged_p
 
   never carved, purged          free   the record has how many
   freed by other threads        free   the span word counts them
-  a shared span's lists         free   the owner's count (quota - left)
   an owned span's lists         free   they are followed, block by block: see Lists
-  magazines, batches, loans     free   what threads keep; for their span these blocks are out
+  batches                       free   what threads keep; for their span these blocks are out
+  in a batch that was lent      unsure  its thread allocates from it: no more than it says
   of a retired span             unsure
 
 The process goes on meanwhile. So a figure is of no one moment, a record may be half of one life and half of another,
@@ -63,17 +63,15 @@ class ClassFigures:
 
 
 class ThreadFigures:
-    """Of a thread that has a cache, or one in each of several heaps (`cache` is the first): the spans that it allocates
-    from, those on its lists (which it goes on with when it needs some), and what it keeps that is free. (Spans of one
-    block are no thread's.)"""
+    """Of a thread that has a cache, or one in each of several heaps (`cache` is the first): the spans that it owns, and what
+    it keeps that is free. (Spans of one block are no thread's.)"""
 
-    __slots__ = ("cache", "mark", "spans", "span_bytes", "live_bytes", "unsure_bytes", "listed_spans",
-                 "listed_span_bytes", "listed_live_bytes", "kept_block_bytes", "kept_span_bytes")
+    __slots__ = ("cache", "mark", "spans", "span_bytes", "live_bytes", "unsure_bytes",
+                 "kept_block_bytes", "kept_span_bytes")
 
     def __init__(self, cache, mark):
         self.cache, self.mark = cache, mark
         self.spans = self.span_bytes = self.live_bytes = self.unsure_bytes = 0
-        self.listed_spans = self.listed_span_bytes = self.listed_live_bytes = 0
         self.kept_block_bytes = self.kept_span_bytes = 0
 
 
@@ -227,47 +225,23 @@ class Heap:
 
     def _count_kept_by(self, numbers):
         stride = self._i.cache_stride
-        batches = []  # (thread, span, blocks)
+        batches = []  # (thread, span, blocks, whether its thread allocates from it)
         records = self._memory.read_each([(self._caches + number * stride, stride) for number in numbers])
         for number, data in zip(numbers, records):
             if data is None:
                 self.unread += 1
             else:
                 thread = self.threads[number]
-                self._count_magazines(thread, data)
-                self._count_loans(thread, data)
                 batches += ((thread, *batch) for batch in self._batches(data))
         # What class the blocks are of, the records of their spans tell. (Some may have begun another life.)
         classes = self._memory.read_each([(self._records + span * self._i.span_stride + self._i.span_class, 1)
-                                          for _, span, _ in batches])
-        for (thread, _, blocks), c in zip(batches, classes):
+                                          for _, span, _, _ in batches])
+        for (thread, _, blocks, lent), c in zip(batches, classes):
             if c is not None and 0 < c[0] < self._i.class_first_large:
-                self._add_kept(thread, c[0], blocks)
-
-    def _count_magazines(self, thread, data):
-        i = self._i
-        for c in range(i.magazine_first, i.class_first_large):
-            count = data[i.cache_magazines + (c - i.magazine_first) * i.magazine_stride + i.magazine_count]
-            if count:
-                self._add_kept(thread, c, count)
-
-    def _count_loans(self, thread, data):
-        i = self._i
-        for c in range(1, i.class_first_large):
-            first, = _WORD.unpack_from(data, i.cache_loans + c * i.loan_stride + i.loan_list)
-            size_class = self._classes[c]
-            if first == 0 or first & _ENDED_BIT or size_class.blocks == 0:
-                continue
-            # (Spans of several blocks are as aligned, from the arena's beginning on, as they are large.)
-            start = self._base + (first - self._base) // size_class.span_bytes * size_class.span_bytes
-            length = self._lists.length(first, start, size_class)
-            if length is None:
-                self._figures[c].unsure_blocks += size_class.blocks
-            else:
-                self._add_kept(thread, c, length)
+                (self._add_lent if lent else self._add_kept)(thread, c[0], blocks)
 
     def _batches(self, data):
-        """(span, blocks) of each that holds some."""
+        """(span, blocks, lent) of each that holds some."""
         i = self._i
         for n in range(i.batch_count):
             at = i.cache_batches + n * i.batch_stride
@@ -277,7 +251,7 @@ class Heap:
             span, = _HALF.unpack_from(data, at + i.batch_span)
             left, = _HALF.unpack_from(data, at + i.batch_left)
             if span and left <= quota < 1 << 16:
-                yield span, quota - left
+                yield span, quota - left, bool(i.batch_lent and data[at + i.batch_lent])
 
     def _add_kept(self, thread, c, blocks):
         blocks = min(blocks, self._classes[c].blocks)
@@ -285,6 +259,11 @@ class Heap:
         self._figures[c].kept_blocks += blocks
         thread.kept_block_bytes += blocks * self._classes[c].block_bytes
         self.totals.kept_block_bytes += blocks * self._classes[c].block_bytes
+
+    def _add_lent(self, thread, c, blocks):
+        blocks = min(blocks, self._classes[c].blocks)
+        self._figures[c].unsure_blocks += blocks
+        thread.unsure_bytes += blocks * self._classes[c].block_bytes
 
     # ---- the arena, and the records of its spans ----
 
@@ -428,7 +407,7 @@ class Heap:
         """Of a span of several blocks."""
         i = self._i
         blocks = size_class.blocks
-        carved = min(_HALF.unpack_from(view, at + i.span_carved)[0], blocks)
+        carved = min(_QUARTER.unpack_from(view, at + i.span_carved)[0], blocks)
         mask, = _WORD.unpack_from(view, at + i.span_purged)
         unlisted = blocks - carved
         if mask:
@@ -443,12 +422,8 @@ class Heap:
                 unsure = blocks
         elif view[at + i.span_retired]:
             free, unsure = unlisted + remote, blocks
-        elif owner == i.word_nobody:
-            free = remote
         else:
-            quota, = _HALF.unpack_from(view, at + i.span_quota)
-            left, = _HALF.unpack_from(view, at + i.span_left)
-            free = remote + max(quota - left, 0)
+            free = remote
         free = min(free, blocks)
         unsure = min(unsure, blocks - free)
         figures.blocks += blocks
@@ -461,10 +436,6 @@ class Heap:
             thread.span_bytes += size_class.span_bytes
             thread.live_bytes += (blocks - free - unsure) * size_class.block_bytes
             thread.unsure_bytes += unsure * size_class.block_bytes
-        elif thread:
-            thread.listed_spans += 1
-            thread.listed_span_bytes += size_class.span_bytes
-            thread.listed_live_bytes += (blocks - free - unsure) * size_class.block_bytes
 
     def _listed(self, number, view, at, size_class):
         """How many blocks are on a span's own lists; None: unknown. Its thread may change them meanwhile: then they are
@@ -499,3 +470,4 @@ class Heap:
 
 _WORD = struct.Struct("<Q")
 _HALF = struct.Struct("<I")
+_QUARTER = struct.Struct("<H")

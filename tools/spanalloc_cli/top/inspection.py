@@ -16,20 +16,18 @@ NUMBERS = (
     "class_stride", "class_count", "class_first_large", "class_block_size", "class_span", "class_blocks", "class_lead",
     "slice_bits", "row_units", "row_words", "row_dirty", "row_unmapped", "row_lost", "row_blocks",
     "block_size_shift", "block_state_mask", "block_used",
-    "span_stride", "span_word", "span_class", "span_carved", "span_quota", "span_left", "span_list", "span_rest",
+    "span_stride", "span_word", "span_class", "span_carved", "span_list", "span_rest",
     "span_purged", "span_retired",
     "word_owner_shift", "word_state_shift", "word_cached_bit", "word_nobody",
-    "cache_stride", "cache_thread", "cache_forks_of", "cache_magazines", "magazine_stride", "magazine_first",
-    "magazine_count", "cache_loans", "loan_stride", "loan_list", "cache_batches", "batch_count", "batch_stride",
+    "cache_stride", "cache_thread", "cache_forks_of", "cache_batches", "batch_count", "batch_stride",
     "batch_span", "batch_quota", "batch_left",
 )
 # What libraries of a later version of this record have behind these: 0 where a record ends before it.
 LATER = ("program_heaps", "no_block", "outside_table")
-LATER_NUMBERS = ("kept_mark", "span_order", "span_first", "batch_list", "cache_slots", "slots_stride", "outside_before",
-                 "outside_end")
+LATER_NUMBERS = ("span_order", "span_first", "batch_list", "outside_before", "outside_end", "batch_lent")
 _HEAD = struct.Struct("<16sII16s32s")
 _REST = struct.Struct(f"<{len(PLACES)}Q{len(NUMBERS)}I{len(NUMBERS) % 2 * 4}x")  # the next fields have 8 bytes
-_LATER = struct.Struct(f"<{len(LATER)}Q{len(LATER_NUMBERS)}I")
+_LATER = struct.Struct(f"<{len(LATER)}Q{len(LATER_NUMBERS)}I{len(LATER_NUMBERS) % 2 * 4}x")
 
 # What is read of a process is not believed: more than this no heap has, and no loop of ours shall take.
 MOST_CLASSES = 1024
@@ -75,27 +73,22 @@ class Inspection:
         fields = (
             ("class_stride", ("class_block_size", "class_span", "class_blocks", "class_lead"), 4),
             ("span_stride", ("span_word", "span_list", "span_rest", "span_purged"), 8),
-            ("span_stride", ("span_carved", "span_quota", "span_left"), 4),
-            ("span_stride", ("span_class", "span_retired"), 1),
+            ("span_stride", ("span_carved",), 2), ("span_stride", ("span_class", "span_retired"), 1),
             ("cache_stride", ("cache_thread",), 8), ("cache_stride", ("cache_forks_of",), 4),
-            ("magazine_stride", ("magazine_count",), 1), ("loan_stride", ("loan_list",), 8),
             ("batch_stride", ("batch_span", "batch_quota", "batch_left"), 4),
         )
         good = all(getattr(self, name) + size <= getattr(self, stride) <= MOST_STRIDE
                    for stride, names, size in fields for name in names)
         small = self.class_first_large
-        good = good and 0 < self.magazine_first <= small <= self.class_count <= MOST_CLASSES
+        good = good and 0 < small <= self.class_count <= MOST_CLASSES
         good = good and 12 <= self.slice_bits <= 30 and self.row_units == 64 and self.row_words <= 4096
         good = good and max(self.row_dirty, self.row_unmapped, self.row_lost) < self.row_blocks <= self.row_words - 64
         good = good and self.block_size_shift < 64 and self.word_owner_shift < 64 and self.word_cached_bit < 64
-        good = good and self.word_state_shift + 2 <= 64 and self.span_stride % 8 == 0 and self.loan_stride % 8 == 0
-        good = good and self.cache_magazines + self.magazine_stride * (small - self.magazine_first) <= self.cache_stride
-        good = good and self.cache_loans + self.loan_stride * small <= self.cache_stride
+        good = good and self.word_state_shift + 2 <= 64 and self.span_stride % 8 == 0
         good = good and self.cache_batches + self.batch_stride * self.batch_count <= self.cache_stride
         if self.tells_blocks:
             good = good and max(self.span_order + 1, self.span_first + 8) <= self.span_stride
-            good = good and self.batch_list + 8 <= self.batch_stride and 0 < self.slots_stride <= MOST_STRIDE
-            good = good and self.cache_slots + self.slots_stride * (small - self.magazine_first) <= self.cache_stride
+            good = good and max(self.batch_list + 8, self.batch_lent + 1) <= self.batch_stride
             good = good and max(self.outside_before, self.outside_end) < 64
         if not good:
             raise BadRecord("the record of its heap does not make sense")

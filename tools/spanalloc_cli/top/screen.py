@@ -251,10 +251,10 @@ class Screen:
         before = {thread.tid: thread for thread in (self._before.threads or ())} if self._before else {}
         seconds = look.facts.time - self._before.facts.time if self._before else 0
         def span_bytes(of):
-            return of.figures.span_bytes + of.figures.listed_span_bytes
+            return of.figures.span_bytes
 
         def live_bytes(of):
-            return of.figures.live_bytes + of.figures.listed_live_bytes
+            return of.figures.live_bytes
 
         def cached_bytes(of):
             return of.figures.kept_block_bytes + of.figures.kept_span_bytes
@@ -267,13 +267,13 @@ class Screen:
             faults = rate or ("-" if thread.minor_faults is None else f"{thread.minor_faults:,}")
             cells = {
                 "TID": "?" if thread.tid is None else str(thread.tid), "thread": thread.name or f"cache {thread.cache}",
-                "spans": f"{figures.spans + figures.listed_spans:,}", "of": amount(span_bytes(thread)),
+                "spans": f"{figures.spans:,}", "of": amount(span_bytes(thread)),
                 "live": amount(live_bytes(thread)), "cached": amount(cached_bytes(thread)), "faults": faults}
             table.add(*(cells[heading] for heading in shown))
         if cut:
             rest = threads[max(rows - 1, 0):]
             cells = {"TID": "…", "thread": f"{len(rest)} more",
-                     "spans": f"{sum(t.figures.spans + t.figures.listed_spans for t in rest):,}",
+                     "spans": f"{sum(t.figures.spans for t in rest):,}",
                      "of": amount(sum(map(span_bytes, rest))), "live": amount(sum(map(live_bytes, rest))),
                      "cached": amount(sum(map(cached_bytes, rest)))}
             table.add(*(cells.get(heading, "") for heading in shown))

@@ -1,7 +1,7 @@
 """Spans of the engine `standard` in a process that stands still: which one has an address, what its record says, and
 which of its blocks are free, each with the list that has it.
 
-A span's blocks are told apart by what src/standard/span_word.hpp, free_list.hpp and magazines.hpp define. As in heap.py
+A span's blocks are told apart by what src/standard/span_word.hpp and free_list.hpp define. As in heap.py
 no record is believed: what cannot be right leads nowhere.
 """
 
@@ -19,10 +19,10 @@ _MOST_OUTSIDE = 1 << 21
 _NO_END = 8  # set in addresses where lists end
 
 Range = collections.namedtuple("Range", "first slices state")  # of slices; `state`: used, free, decommitted or lost
-# Why a block is free. `kind`: "list" (it is `place`, from 1 on, of `of`), "bin", or "none": `where` says why.
+# Why a block is free. `kind`: "list" (it is `place`, from 1 on, of `of`), or "none": `where` says why.
 Free = collections.namedtuple("Free", "kind where place of", defaults=(0, 0))
 # What is wrong at a block that `free` has. `kind`: "no link" (its first word is none), "circle" (it leads back into its own
-# list), "no mark" (it is in a bin without a bin's mark), "twice" (`also` has it, too), "no block" (the list begins there,
+# list), "twice" (`also` has it, too), "no block" (the list begins there,
 # where no block is), "unread" (its first word, so that nothing is known of what is behind it on its list).
 Damage = collections.namedtuple("Damage", "kind free block word also", defaults=(None, None))
 
@@ -160,13 +160,13 @@ class Spans:
             return span
         span.kind, span.size_class, span.class_number = "small", size_class, c
         span.block_bytes, span.blocks = size_class.block_bytes, size_class.blocks
-        span.carved = min(_number(data, i.span_carved, 4), span.blocks)
+        span.carved = min(_number(data, i.span_carved, 2), span.blocks)
         span.purged = purged
         head = word >> 16 & 0xFFFFF
         span.remote = span.start + (head - 1) * 16 if head else 0
         span.lists = tuple(_number(data, at, 8) for at in (i.span_list, i.span_rest))
         is_retired = data[i.span_retired] != 0
-        span.state = "withdrawn" if is_retired else "owned" if state == 1 else "shared"
+        span.state = "withdrawn" if is_retired else "owned"
         if not is_retired and owner in self.lost:
             span.state, span.owner = f"{span.state}, of a thread lost at a fork", None
         elif not is_retired and owner == i.word_nobody:
@@ -207,8 +207,8 @@ class Spans:
     # ---- its free blocks ----
 
     def kept_by_threads(self):
-        """{number of a span: [(where, an address, whether a list begins there)]}: its blocks in threads' batches, loans
-        and bins. In `where` @N stands for the thread of cache N."""
+        """{number of a span: [(where, the address where a list begins)]}: its blocks in threads' batches.
+        In `where` @N stands for the thread of cache N."""
         if self._kept is None:
             self._kept = collections.defaultdict(list)
             records, stride = self._memory.number(self._i.cache_records), self._i.cache_stride
@@ -218,7 +218,6 @@ class Spans:
                     self.unread_caches.add(number)
                 else:
                     self._add_batches(number, data)
-                    self._add_loans_and_bins(number, data)
         return self._kept
 
     def _add_batches(self, number, data):
@@ -226,23 +225,7 @@ class Spans:
         for at in range(i.cache_batches, i.cache_batches + i.batch_count * i.batch_stride, i.batch_stride):
             if _number(data, at + i.batch_quota, 4):
                 span = _number(data, at + i.batch_span, 4)
-                self._kept[span].append((f"a remote batch, of @{number}", _number(data, at + i.batch_list, 8), True))
-
-    def _add_loans_and_bins(self, number, data):
-        i = self._i
-        for c in range(1, i.class_first_large):
-            self._keep(f"a stolen list, of @{number}",
-                       _number(data, i.cache_loans + c * i.loan_stride + i.loan_list, 8), True)
-            row = c - i.magazine_first
-            count = data[i.cache_magazines + row * i.magazine_stride + i.magazine_count] if row >= 0 else 0
-            for slot in range(min(count, i.slots_stride // 8)):
-                at = i.cache_slots + row * i.slots_stride + 8 * slot
-                self._keep(f"a thread-cache bin, of @{number}", _number(data, at, 8), False)
-
-    def _keep(self, where, address, is_list):
-        each = self.range_at(address) if address and not address & _NO_END else None
-        if each is not None:
-            self._kept[each.first].append((where, address, is_list))
+                self._kept[span].append((f"a remote batch, of @{number}", _number(data, at + i.batch_list, 8)))
 
     def free_blocks(self, span):
         """({index of a block: [Free]}, [Damage]) of a small span. Of several Free each is a place that has the block: it
@@ -250,12 +233,10 @@ class Spans:
         return _FreeBlocks(self, self._memory, span).result()
 
     def decode(self, block, word):
-        """Where a block's first word leads, as a link: ("end", None), ("kept", None), or ("to", an address)."""
+        """Where a block's first word leads, as a link: ("end", None), or ("to", an address)."""
         target = block ^ word ^ self.key
         if target == self._i.no_block:
             return "end", None
-        if target == self._i.no_block + self._i.kept_mark:
-            return "kept", None
         return "to", target
 
     def outside(self):
@@ -292,28 +273,12 @@ class _FreeBlocks:
         for where, first in zip(("the span's free list", "the span's second free list"), span.lists):
             self._follow(where, first)
         self._follow("the span's remote list (freed by other threads)", span.remote)
-        for where, address, is_list in self._spans.kept_by_threads().get(span.number, ()):
-            if is_list:
-                self._follow(where, address)
-            else:
-                self._add_bin(where, address)
+        for where, address in self._spans.kept_by_threads().get(span.number, ()):
+            self._follow(where, address)
         return self._free, self._damages
 
     def _damage(self, *fields):
         self._damages.append(Damage(*fields))
-
-    def _add_bin(self, where, block):
-        free = Free("bin", where)
-        if not self._span.is_block(block):
-            self._damage("no block", free, block)
-            return
-        places = self._free.setdefault(self._span.index_at(block), [])
-        if places:
-            self._damage("twice", free, block, None, places[-1])
-        places.append(free)
-        word = self._word(block)
-        if word is not None and self._spans.decode(block, word)[0] != "kept":
-            self._damage("no mark", free, block, word)
 
     def _word(self, block):
         page = block & -_PAGE
