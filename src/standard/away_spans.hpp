@@ -16,13 +16,11 @@ namespace spanalloc::standard {
 template <unsigned kClassCount>
 class AwaySpans {
  public:
-  /// Puts a span of the thread's own behind the others of its class. False: a thread that had the
-  /// span in an earlier life, maybe this one, has it in a queue still.
-  bool push(auto& pages, unsigned c, SpanRef span, CacheNumber me) {
-    if (SPANALLOC_UNLIKELY(span->away_link.load_relaxed() != 0)) return false;
+  /// Puts a span of the thread's own, which is in no queue, behind the others of its class.
+  void push(auto& pages, unsigned c, SpanRef span, CacheNumber me) {
+    SPANALLOC_ASSERT(span->away_link.load_relaxed() == 0);
     span->set_queuer(me);
     put_last(pages, c, span);
-    return true;
   }
   /// The first entry of the class stays.
   SpanRef first(auto& pages, unsigned c) const {
@@ -38,7 +36,11 @@ class AwaySpans {
   }
   void put_back(auto& pages, unsigned c, SpanRef span) { put_last(pages, c, span); }
   /// From here on the span may be put into a queue again. Relaxed: the mark is all there is to it.
-  static void drop(SpanRef span) { span->away_link.store_relaxed(0); }
+  /// (It may be another thread's by now.)
+  static void drop(SpanRef span) {
+    span->set_queued(false);
+    span->away_link.store_relaxed(0);
+  }
 
   void forget() {
     for (SpanNumber& first : first_) first = SpanNumber::kNone;

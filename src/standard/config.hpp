@@ -49,16 +49,19 @@ struct Standard {
   static constexpr unsigned kClassesByByte = 41;  // up to 1,152 bytes
 
   // --- When spans move ---------------------------------------------------------------------------
-  /// Spans with free blocks that are not the current one of their class: so many bytes a thread, or
-  /// its part of what all threads may have, beside two spans of each class that it has had.
+  /// Spans with free blocks that are not the current one of their class: so many bytes a thread,
+  /// beside a span of each class that it has had; and, if their class needs them soon
+  /// (give_up_delay.hpp), the thread's part of what all threads may have.
   static constexpr std::size_t kReadyBytes = 512 * kKiB;
   static constexpr std::size_t kAllReadyBytes = 32 * kMiB;
-  /// More of them stay until few of their blocks are out, or the thread looks what rests. A look
-  /// gives up so many, in blocks, and for each span so many more; some tenths of a millisecond.
+  /// More of them, up to the thread's part of kAllAwayBytes, stay until few of their blocks are
+  /// out, or the thread looks what rests. A look gives up so many, in blocks, and for each span so
+  /// many more; some tenths of a millisecond.
   static constexpr std::uint32_t kReadyPerLook = 1u << 14;
   static constexpr std::uint32_t kCostOfGivingUp = 64;
-  /// Spans without a free block, in threads that are not alone: when one of them gets a span for a
-  /// class, and has more than its part of so many bytes, it leaves so many of that class.
+  /// A thread that is not alone has its part of so many bytes of spans without a free block, and as
+  /// much with free ones. When it gets a span for a class, and has more without, it leaves so many
+  /// of that class.
   static constexpr std::size_t kAllAwayBytes = 64 * kMiB;
   static constexpr unsigned kLeftPerSearch = 2;
   /// How many entries that are none any more leave the queue of away spans when a span is given up.
@@ -66,7 +69,7 @@ struct Standard {
   /// How many of its away spans a thread looks at when it needs a span.
   static constexpr std::uint32_t kAwayPerSearch = 4;
   /// The same where memory is out: a refusal must be quick, and the next one goes on from there.
-  static constexpr std::uint32_t kAwayWithoutMemory = 32;
+  static constexpr std::uint32_t kAwayWithoutMemory = 16;
   /// As long as all threads together may have so many bytes in a span for each class, a thread has
   /// one for each class that it needs.
   static constexpr std::size_t kAllOwnedBytes = 16 * kMiB;
@@ -120,7 +123,6 @@ struct Standard {
   // --- What a miss of the pool looks at ----------------------------------------------------------
   // Bounded: a thousand idle threads must not make each fresh span expensive.
   static constexpr std::uint32_t kCachesPerMiss = 16;
-  static constexpr unsigned kShardsPerLook = 4;  // to see whether the pool has any
   static constexpr unsigned kShardsPerMiss = 4;  // to drain them
   /// What a shard's stacks must hold before they are drained for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;

@@ -70,10 +70,14 @@ struct FreeMiss {
     FreeTarget*& current = thread.current[index_of(target->own_class())];
     FreeTarget* const last = current;
     current = target;
-    if (SPANALLOC_UNLIKELY(!span.expect_empty())) return pass_emptied(thread, span, last);
-    if (SPANALLOC_UNLIKELY(last->stock() != Stock::kUsedUp))
-      return thread.cache->owned.displace(thread, span, last);
-    thread.cache->owned.put_away(thread, last);
+    if (SPANALLOC_UNLIKELY(span.has_others() || !span.expect_empty() ||
+                           last->stock() != Stock::kUsedUp ||
+                           !static_cast<Span*>(last)->is_queued())) {
+      return pass_rare_event(thread, span, last);
+    }
+    auto& before = *static_cast<Span*>(last);
+    if (SPANALLOC_UNLIKELY(!OwnedSpans<Config>::go_away(before)))
+      return OwnedSpans<Config>::claim_own(thread, before);
     thread.cache->timed_work.count_event(thread);
   }
   /// The free of p was an event: a batch is full, or it is time to look at the own span.
@@ -116,10 +120,13 @@ struct FreeMiss {
   }
 
  private:
-  // This was the only block of the span that was out.
-  [[gnu::noinline]] static void pass_emptied(auto& thread, Span& span, FreeTarget* last) {
+  // The same where others had blocks of the span before, or this was its only block that was out,
+  // or the last current one is not a used-up span in the queue.
+  [[gnu::noinline]] static void pass_rare_event(auto& thread, Span& span, FreeTarget* last) {
+    if (span.has_others()) span.expect_few();
     thread.cache->owned.displace(thread, span, last);
-    thread.cache->owned.look_at(thread, thread.pages->ref_of(span));
+    if (span.is_emptied()) return thread.cache->owned.look_at(thread, thread.pages->ref_of(span));
+    thread.cache->timed_work.count_event(thread);
   }
   // Frees the only block of a span that was not cached: there is no room, or the span is not in
   // use. The older cached large spans go to the pool, which makes room for several frees; if the

@@ -1,11 +1,13 @@
-// Decides how often a thread keeps an emptying current span that it might give up.
+// Decides how often a thread keeps an emptying span that it might give up.
 //
-// OwnedSpans::look_at() gives up such a span, because its thread may be about to wait for long. A
-// program that frees and allocates in turn, a few dozen blocks at a time, would lose a span in each
-// round and look for another one at once. So if a class needs a span soon after it has given one
-// up, its spans stay the next 7, 63, 127 times. If it needs one only later, the thread has waited
-// in between, and the delay goes back to 0.
+// OwnedSpans gives up such a span, current or ready, because its thread may be about to wait for
+// long. A program that frees and allocates in turn, a few dozen blocks at a time, would lose a span
+// in each round and look for another one at once. So if a class needs a span soon after it has
+// given one up, its spans stay the next 7, 63, 127 times. If it needs one only later, the thread
+// has waited in between, and the delay goes back to 0.
 #pragma once
+
+#include <utility>
 
 #include "standard/size_classes.hpp"
 
@@ -17,7 +19,7 @@ class GiveUpDelay {
   static constexpr unsigned kClassCount = SizeClasses<Config>::kSmallClasses;
 
  public:
-  /// The owner might give up a current span of the class. True: the span stays this time.
+  /// The owner might give up a span of the class. True: the span stays this time.
   bool stays(ClassId c) {
     std::uint8_t& left = left_[index_of(c)];
     if (left == 0) return false;
@@ -26,31 +28,26 @@ class GiveUpDelay {
   }
   /// The owner has given it up.
   void gave_up(ClassId c, std::uint64_t now_ms) {
-    word_of(c) |= bit_of(c);
-    given_up_ms_ = now_ms;
+    given_up_ms_[index_of(c)] = static_cast<std::uint32_t>(now_ms) | 1;
   }
-  bool has_given_up(ClassId c) const { return (given_up_[index_of(c) / 64] & bit_of(c)) != 0; }
+  bool has_given_up(ClassId c) const { return given_up_ms_[index_of(c)] != 0; }
   /// The class has given up a span, and needs one again.
   void needs_again(ClassId c, std::uint64_t now_ms) {
-    word_of(c) &= ~bit_of(c);
+    const std::uint32_t since =
+        static_cast<std::uint32_t>(now_ms) - std::exchange(given_up_ms_[index_of(c)], 0);
     std::uint8_t& delay = last_delay_[index_of(c)];
-    delay = now_ms - given_up_ms_ <= Config::kNeededSoonMs
+    // (The stamp may be a millisecond ahead.)
+    delay = since + 1 <= Config::kNeededSoonMs + 1
                 ? static_cast<std::uint8_t>((delay * 8 + 7) & Config::kMostGiveUpDelay)
                 : 0;
     left_[index_of(c)] = delay;
   }
-  void forget() {
-    if (given_up_ms_ != 0) *this = {};
-  }
+  void forget() { *this = {}; }
 
  private:
-  static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
-  std::uint64_t& word_of(ClassId c) { return given_up_[index_of(c) / 64]; }
-
-  std::uint64_t given_up_ms_ = 0;  // when any class did last; each did then or earlier
-  std::uint64_t given_up_[(kClassCount + 63) / 64] = {};
-  std::uint8_t left_[kClassCount] = {};        // how many times the class's span stays yet
-  std::uint8_t last_delay_[kClassCount] = {};  // what left_ began with: 0, 7, 63, 127
+  std::uint32_t given_up_ms_[kClassCount] = {};  // when the class did last; 0: has a span since
+  std::uint8_t left_[kClassCount] = {};          // how many times the class's span stays yet
+  std::uint8_t last_delay_[kClassCount] = {};    // what left_ began with: 0, 7, 63, 127
 };
 
 }  // namespace spanalloc::standard

@@ -4,7 +4,7 @@
 //     allocate_larger         the same above 1,152 B
 //     allocate_large          above 32 KiB: the cached large span that was freed last
 //     allocate_last           the list's last block, of a span that has no other
-//     allocate_beyond         the list is empty: the span that was current before it has a block
+//     allocate_beyond         the list is empty: a ready span has a block
 //     allocate_missed         else:
 //       Refill::take_last     hands out the list's last block, and refills the list with what the
 //                             span has
@@ -68,7 +68,7 @@ struct MallocMiss {
   [[gnu::noinline]] static void* allocate_beyond(std::size_t n, auto& thread, FreeTarget* target) {
     const ClassId c = target->own_class();
     // (Class 0 is that of no span: of a class that the thread has not had.)
-    if (target->is_used_up() && index_of(c) != 0 && thread.cache->owned.take_next(thread, c)) {
+    if (target->is_used_up() && index_of(c) != 0 && thread.cache->owned.take_ready(thread, c)) {
       FreeTarget* const next = thread.current[index_of(c)];
       Block* const block = next->free_list().first();
       const std::uint64_t link = block->template link<Policy>();

@@ -9,7 +9,7 @@
 //   current   malloc takes from it. Used up, it has no free block left
 //   away      it has no free block but what others have freed, and is not current. In the thread's
 //             queue (away_spans.hpp)
-//   ready     it has a free block, and is not current: next_, or on the stack of its class
+//   ready     it has a free block, and is not current: in the list of its class, or next_
 //
 //   none -> current             a search has found one (Refill::find_span); or a free into one that
 //                               was nobody's has adopted it (FreeMiss::adopt)
@@ -17,7 +17,9 @@
 //   away -> current             the thread frees into it; or it looks through its queue, and others
 //                               have freed enough of it
 //   current -> ready            the thread frees into an away span, which becomes current
-//   ready -> current            the current one is used up
+//   ready -> current            the current one is used up: first next_ comes again, which malloc
+//                               took from before such frees; then the one that has been ready for
+//                               the longest, because it may have the most free blocks
 //   current, ready -> nobody's  it rests (current_ages.hpp), or is nearly empty; or there are too
 //                               many ready ones: then it may have more blocks out
 //   away -> nobody's            others have freed into it, and the thread looks; or it has too many
@@ -29,8 +31,9 @@
 // allocate some blocks of each size, and then wait, do not each keep a span of each size.
 //
 // Only its thread can give back anything of a current or ready span, and the thread may be about to
-// wait for long: so the bytes of ready spans are bounded. An away span any thread may claim that
-// frees its last block.
+// wait for long. So ready spans beyond some bytes are given up when few of their blocks are out,
+// unless the class has needed spans soon after such (give_up_delay.hpp), or with time. An away span
+// any thread may claim that frees its last block.
 #pragma once
 
 #include "standard/away_spans.hpp"
@@ -63,7 +66,10 @@ class OwnedSpans {
   /// The span is the thread's, from now on; the class has no current one that has blocks.
   void make_current(auto& thread, ClassId c, SpanRef span) {
     SPANALLOC_ASSERT(thread.is_owned_here(span->load_word()));
-    if (!has_had(c)) of_currents_ += Classes::info(c).slices;
+    if (!has_had(c)) {
+      of_currents_ += Classes::info(c).slices;
+      look_at_parts(thread);
+    }
     classes_[index_of(c) / 64] |= bit_of(c);
     thread.pages->maps.show(*thread.map, span, *span.record);
     // If the span has had another owner, nobody knows yet how many blocks the thread takes. (Else
@@ -84,29 +90,28 @@ class OwnedSpans {
   /// thread's: hardly a block of it is free; and the thread allocates from spans of its own in the
   /// class, and has no free block there.
   bool is_to_adopt(auto& thread, ClassId c, std::uint32_t out) const {
-    return has_had(c) && out > Classes::info(c).partial_outstanding &&
+    const ClassInfo& info = Classes::info(c);
+    return has_had(c) && out > info.blocks - info.enough_free &&
            thread.current[index_of(c)]->is_used_up() && next_[index_of(c)] == nullptr &&
-           ready_[index_of(c)] == SpanNumber::kNone;
+           newest_[index_of(c)] == SpanNumber::kNone;
   }
   void note_lent(ClassId c) { ++lent_[index_of(c)]; }
   /// A search begins.
   void note_search(ClassId c) {
     if (delay_.has_given_up(c)) delay_.needs_again(c, os::now_ms());
   }
-  /// Makes the newest ready span current. The class has none, or one that is used up. False: none
-  /// is ready.
-  SPANALLOC_INLINE bool take_ready(auto& thread, ClassId c) {
-    if (take_next(thread, c)) return true;
-    if (SPANALLOC_LIKELY(ready_[index_of(c)] == SpanNumber::kNone)) return false;
-    take_newest_ready(thread, c);
-    return true;
-  }
-  /// The same with the span that was current before this one.
-  SPANALLOC_INLINE bool take_next(auto& thread, ClassId c) {
-    Span* const next = next_[index_of(c)];
-    if (next == nullptr) return false;
-    next_[index_of(c)] = nullptr;
-    go_on_with(thread, c, *next);
+  /// Makes a ready span current. The class has none, or one that is used up. False: none is ready.
+  [[gnu::noinline]] bool take_ready(auto& thread, ClassId c) {
+    if (Span* const next = next_[index_of(c)]; next != nullptr) {
+      next_[index_of(c)] = nullptr;
+      go_on_with(thread, c, *next);
+      return true;
+    }
+    const SpanNumber oldest = oldest_[index_of(c)];
+    if (oldest == SpanNumber::kNone) return false;
+    const SpanRef span = thread.pages->span(oldest);
+    leave_ready(thread, c, span);
+    go_on_with(thread, c, *span.record);
     return true;
   }
   /// Looks at some away spans of the class, in turn: makes one current of which others have freed
@@ -147,20 +152,35 @@ class OwnedSpans {
     Span& span = *static_cast<Span*>(last);
     SPANALLOC_ASSERT(span.stock() == Stock::kUsedUp && span.free_list().is_empty());
     // First: from set_away() on the span may be another thread's.
-    if (SPANALLOC_UNLIKELY(!is_queued(thread, span)) && !queue_away(thread, span)) {
+    if (SPANALLOC_UNLIKELY(!span.is_queued()) && !queue_away(thread, span)) {
       span.set_away();
       return leave_away(thread, thread.pages->ref_of(span));
     }
-    span.set_away();
-    // (Another thread's last free may not see that yet, and this load not yet that free. Then a
-    // decay epoch claims the span.)
-    if (SPANALLOC_UNLIKELY(span.load_word().outstanding() == 0)) claim_own(thread, span);
+    if (SPANALLOC_UNLIKELY(!go_away(span))) claim_own(thread, span);
   }
-  /// The same of any `last`.
+  /// The same of a span that is in the thread's queue. False: others have freed all of it before
+  /// they could see that it is away; claim_own() is to follow. (Another thread's last free may not
+  /// see that yet, and this load not yet that free. Then a decay epoch claims the span.)
+  SPANALLOC_INLINE static bool go_away(Span& span) {
+    SPANALLOC_ASSERT(span.is_queued() && span.away_link.load_relaxed() != 0);
+    span.set_away();
+    return span.load_word().outstanding() != 0;
+  }
+  SPANALLOC_COLD static void claim_own(auto& thread, Span& record) {
+    const auto inside = thread.enter();
+    const SpanRef span = thread.pages->ref_of(record);
+    if (thread.heap->protocol().claim_if_away(span)) thread.heap->put_in_pool(span, thread.shard());
+  }
+  /// `span` has become current in the place of `last`, of any state.
   [[gnu::noinline]] void displace(auto& thread, Span& span, FreeTarget* last) {
     if (last == &span || last->stock() == Stock::kAway || last->stock() == Stock::kBatch) return;
     if (last->stock() == Stock::kUsedUp) return put_away(thread, last);
-    make_ready(thread, span.own_class(), *static_cast<Span*>(last));
+    const ClassId c = span.own_class();
+    if (next_[index_of(c)] == nullptr) {
+      next_[index_of(c)] = static_cast<Span*>(last);
+    } else {
+      make_ready(thread, c, thread.pages->ref_of(*static_cast<Span*>(last)));
+    }
   }
   /// Its free into another owned span was an event: time to look at the clock, or whether the span
   /// is empty.
@@ -175,16 +195,15 @@ class OwnedSpans {
     }
     const std::uint32_t looks = span->looks();
     span->expect_first_clock();
-    const bool too_many = has_too_many_ready(thread);
-    if (!too_many && delay_.stays(c)) return thread.cache->timed_work.count_stay(thread);
+    if (may_stay(thread) && delay_.stays(c)) return thread.cache->timed_work.count_stay(thread);
     const auto hand = thread.hold();
     const auto inside = thread.enter();
     const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
     const std::uint32_t out = span->own_out(span->load_word().outstanding() - free_blocks);
     const std::uint32_t all = span->own_out(span->carved());
-    const std::uint32_t few = few_of(all, too_many ? 8 : 4);
+    const std::uint32_t few = all < 4 ? 1 : all / 4;
     if (out <= few) {
-      if (!too_many) delay_.gave_up(c, os::now_ms());
+      delay_.gave_up(c, os::now_ms());
       give_up(thread, c, span, free_blocks);
     } else if (looks < Config::kLooksAtCurrent) {
       span->expect_emptying(out - few, looks + 1);
@@ -197,8 +216,9 @@ class OwnedSpans {
   /// list; or first of all ready ones that are too many.
   [[gnu::noinline]] void give_up_unused(auto& thread, std::uint64_t now) {
     SPANALLOC_ASSERT(thread.has_nothing_in_hand());
+    look_at_parts(thread);
     if (!ages_.is_due(now)) return;
-    if (SPANALLOC_UNLIKELY(has_too_many_ready(thread))) return give_up_ready(thread);
+    if (SPANALLOC_UNLIKELY(has_too_many_ready())) return give_up_ready(thread);
     for (unsigned looks = 0; looks < Config::kCurrentSpansPerLook;) {
       const ClassId c = ages_.next();
       if (c == ClassId::kNone) return;
@@ -230,8 +250,7 @@ class OwnedSpans {
   /// A thread that is not alone has a bounded part of what all have away: for each span that it
   /// gets, the ones that went away first become nobody's.
   void bound_away(auto& thread, ClassId c) {
-    const std::size_t room = part_of_all_away(thread);
-    for (unsigned i = 0; i < Config::kLeftPerSearch && away_slices_ > room; ++i) {
+    for (unsigned i = 0; i < Config::kLeftPerSearch && away_slices_ > most_away_; ++i) {
       const SpanRef span = away_.take_first(*thread.pages, index_of(c));
       if (!span) return;
       leave_entry(thread, c, span);
@@ -258,8 +277,8 @@ class OwnedSpans {
   void forget() {
     away_.forget();
     for (Span*& next : next_) next = nullptr;
-    for (SpanNumber& ready : ready_) ready = SpanNumber::kNone;
-    for (SpanNumber& oldest : oldest_ready_) oldest = SpanNumber::kNone;
+    for (SpanNumber& newest : newest_) newest = SpanNumber::kNone;
+    for (SpanNumber& oldest : oldest_) oldest = SpanNumber::kNone;
     ready_slices_ = away_slices_ = 0;
     ages_.forget();
     forget_habits();
@@ -273,6 +292,7 @@ class OwnedSpans {
   }
   void recover_away(auto& pages, CacheNumber number, SpanRef span) {
     away_.push(pages, index_of(span->own_class()), span, number);
+    span->set_queued(true);
     away_slices_ += Classes::info(span->own_class()).slices;
   }
   /// Of a vanished thread: its queue is whole, or was forgotten.
@@ -309,7 +329,7 @@ class OwnedSpans {
         const auto hand = thread.hold();
         f(c, span);
       };
-      for (SpanNumber number = ready_[index_of(c)]; number != SpanNumber::kNone;) {
+      for (SpanNumber number = newest_[index_of(c)]; number != SpanNumber::kNone;) {
         const SpanRef span = thread.pages->span(number);
         number = span->next();
         visit(span);
@@ -323,68 +343,52 @@ class OwnedSpans {
   // --- Ready spans -------------------------------------------------------------------------------
 
   // It was current, has a free block, and is in no place.
-  SPANALLOC_INLINE void make_ready(auto& thread, ClassId c, Span& span) {
-    Span* const before = next_[index_of(c)];
-    next_[index_of(c)] = &span;
-    if (before != nullptr) push_ready(thread, c, thread.pages->ref_of(*before));
-  }
-  [[gnu::noinline]] void push_ready(auto& thread, ClassId c, SpanRef span) {
-    const SpanNumber older = ready_[index_of(c)];
+  SPANALLOC_INLINE void make_ready(auto& thread, ClassId c, SpanRef span) {
+    const SpanNumber older = newest_[index_of(c)];
     if (older == SpanNumber::kNone) {
-      oldest_ready_[index_of(c)] = span.number;
+      oldest_[index_of(c)] = span.number;
     } else {
-      thread.pages->span(older)->set_newer(span.number);
+      thread.pages->span(older)->set_ready(span.number);
     }
     span->set_next(older);
-    span->set_newer(SpanNumber::kNone);
-    span->set_ready(true);
-    ready_[index_of(c)] = span.number;
+    span->set_ready(SpanNumber::kNone);
+    newest_[index_of(c)] = span.number;
     ready_slices_ += Classes::info(c).slices;
-    if (SPANALLOC_LIKELY(!has_too_many_ready(thread))) return;
-    // As long as the thread goes on freeing, its frees into its own spans are short: such a span
-    // stays until few of its blocks are out, or a round comes to it.
-    const std::uint32_t few = few_of(Classes::info(c).blocks, 8);
-    const bool may_wait =
-        ready_slices_ <= part_of_all_away(thread) && !thread.pages->arena.is_short();
-    if (may_wait && span->expect_few_out(few)) return;
+    if (SPANALLOC_UNLIKELY(has_too_many_ready())) bound_ready(thread, c, span);
+  }
+  bool has_too_many_ready() const { return ready_slices_ > of_currents_ + most_ready_; }
+  // Whether a span that the class needs soon may stay, even if it is empty.
+  bool may_stay(auto& thread) const {
+    return !has_too_many_ready() ||
+           (ready_slices_ <= of_currents_ + most_staying_ && !thread.pages->arena.is_short());
+  }
+  // `newest` is one of too many. As long as the thread goes on freeing, its frees into its own
+  // spans are short: the span stays until few of its blocks are out, if it counts its frees, or a
+  // round comes to it; or longer, if the class needs it soon.
+  [[gnu::noinline]] void bound_ready(auto& thread, ClassId c, SpanRef newest) {
+    const bool waits = ready_slices_ <= most_away_ && !thread.pages->arena.is_short();
+    if (waits && newest->expect_few_out(Classes::info(c).blocks / 8)) return;
+    if (may_stay(thread) && delay_.stays(c)) return;
     const auto inside = thread.enter();
     const auto hand = thread.hold();
-    const bool has_few_out = may_wait && !span->is_for_clock();
-    give_up(thread, c, has_few_out ? span : oldest_ready(thread, c));
-  }
-  bool has_too_many_ready(auto& thread) const { return ready_slices_ > room(thread); }
-  // With so many of its `blocks` out a span is given up: a quarter, or an eighth if it is one of
-  // too many ready ones.
-  static std::uint32_t few_of(std::uint32_t blocks, std::uint32_t part) {
-    return blocks < part ? 1 : blocks / part;
+    if (waits) delay_.gave_up(c, os::now_ms());
+    give_up(thread, c, waits ? newest : oldest_ready(thread, c));
   }
   // Gives up ready spans, but for the newest of each class, while there are too many.
   [[gnu::noinline]] void give_up_ready(auto& thread) {
     std::uint32_t cost = 0;
     for_each_class([&](ClassId c) {
-      while (cost < Config::kReadyPerLook && has_too_many_ready(thread)) {
-        const SpanNumber newest = ready_[index_of(c)];
-        if (newest == SpanNumber::kNone) return;
-        const SpanNumber number = thread.pages->span(newest)->next();
-        if (number == SpanNumber::kNone) return;
+      while (cost < Config::kReadyPerLook && has_too_many_ready()) {
+        const SpanNumber oldest = oldest_[index_of(c)];
+        if (oldest == newest_[index_of(c)]) return;
         cost += Config::kCostOfGivingUp + Classes::info(c).blocks;
         const auto hand = thread.hold();
-        give_up(thread, c, thread.pages->span(number));
+        give_up(thread, c, thread.pages->span(oldest));
       }
     });
   }
-  // In slices. A thread that is alone has all that it wants.
-  static std::size_t part_of_all_away(auto& thread) {
-    const std::size_t threads = thread.heap->live_caches.load_relaxed();
-    return threads <= 1 ? SIZE_MAX : Config::kAllAwayBytes / threads >> Config::kSliceBits;
-  }
-  [[gnu::noinline]] void take_newest_ready(auto& thread, ClassId c) {
-    const SpanRef span = thread.pages->span(ready_[index_of(c)]);
-    leave_ready(thread, c, span);
-    go_on_with(thread, c, *span.record);
-  }
   SpanRef oldest_ready(auto& thread, ClassId c) {
-    if (const SpanNumber oldest = oldest_ready_[index_of(c)]; oldest != SpanNumber::kNone)
+    if (const SpanNumber oldest = oldest_[index_of(c)]; oldest != SpanNumber::kNone)
       return thread.pages->span(oldest);
     Span* const next = next_[index_of(c)];
     return next == nullptr ? SpanRef{} : thread.pages->ref_of(*next);
@@ -394,25 +398,27 @@ class OwnedSpans {
     const SpanNumber newer = span->newer();
     const SpanNumber older = span->next();
     if (newer == SpanNumber::kNone) {
-      SPANALLOC_ASSERT(ready_[index_of(c)] == span.number);
-      ready_[index_of(c)] = older;
+      SPANALLOC_ASSERT(newest_[index_of(c)] == span.number);
+      newest_[index_of(c)] = older;
     } else {
       thread.pages->span(newer)->set_next(older);
     }
     if (older == SpanNumber::kNone) {
-      oldest_ready_[index_of(c)] = newer;
+      oldest_[index_of(c)] = newer;
     } else {
-      thread.pages->span(older)->set_newer(newer);
+      thread.pages->span(older)->set_ready(newer);
     }
-    span->set_ready(false);
+    span->set_not_ready();
     ready_slices_ -= Classes::info(c).slices;
   }
-  // How many slices of ready spans there may be: a thread's part, and beside it as many as a span
-  // of each class that it has had.
-  std::size_t room(auto& thread) const {
+  // The thread's parts of what all threads may have, in slices. They are divisions: so this is done
+  // now and then only. A thread that is alone may have all that it wants.
+  void look_at_parts(auto& thread) {
     const std::size_t threads = max_of(thread.heap->live_caches.load_relaxed(), 1);
-    return of_currents_ +
-           (min_of(Config::kAllReadyBytes / threads, Config::kReadyBytes) >> Config::kSliceBits);
+    const std::size_t part = Config::kAllReadyBytes / threads;
+    most_ready_ = min_of(part, Config::kReadyBytes) >> Config::kSliceBits;
+    most_staying_ = part >> Config::kSliceBits;
+    most_away_ = threads == 1 ? SIZE_MAX : Config::kAllAwayBytes / threads >> Config::kSliceBits;
   }
 
   // --- Away spans --------------------------------------------------------------------------------
@@ -459,25 +465,19 @@ class OwnedSpans {
       leave_entry(thread, c, away_.take_first(*thread.pages, index_of(c)));
     }
   }
-  bool is_queued(auto& thread, const Span& span) const {
-    return span.away_link.load_relaxed() != 0 && span.queuer() == thread.cache->number;
-  }
   // False: another thread has it as an entry still, from an earlier life. Then it becomes nobody's
   // instead: what is away is in its thread's queue.
   [[gnu::noinline]] bool queue_away(auto& thread, Span& record) {
-    const auto inside = thread.enter();
-    const SpanRef span = thread.pages->ref_of(record);
+    const CacheNumber me = thread.cache->number;
     const ClassId c = record.shown_class();
-    if (SPANALLOC_UNLIKELY(!away_.push(*thread.pages, index_of(c), span, thread.cache->number)))
-      return false;
+    const auto inside = thread.enter();  // first: a fork's child makes queues anew
+    const bool is_entry = record.away_link.load_relaxed() != 0;
+    if (SPANALLOC_UNLIKELY(is_entry && record.queuer() != me)) return false;
+    record.set_queued(true);
+    if (is_entry) return true;
+    away_.push(*thread.pages, index_of(c), thread.pages->ref_of(record), me);
     away_slices_ += Classes::info(c).slices;
     return true;
-  }
-  // Of a span that has just gone away others have freed all before they could see that.
-  SPANALLOC_COLD static void claim_own(auto& thread, Span& record) {
-    const auto inside = thread.enter();
-    const SpanRef span = thread.pages->ref_of(record);
-    if (thread.heap->protocol().claim_if_away(span)) thread.heap->put_in_pool(span, thread.shard());
   }
   // Of an entry that has been taken off the queue of class c: the span leaves, of whatever class.
   void leave_entry(auto& thread, ClassId c, SpanRef span) {
@@ -521,11 +521,14 @@ class OwnedSpans {
   }
 
   AwaySpans<Classes::kSmallClasses> away_;
-  Span* next_[Classes::kSmallClasses] = {};        // the newest ready one
-  SpanNumber ready_[Classes::kSmallClasses] = {};  // the others, newest first
-  SpanNumber oldest_ready_[Classes::kSmallClasses] = {};
+  Span* next_[Classes::kSmallClasses] = {};         // ready, and next
+  SpanNumber newest_[Classes::kSmallClasses] = {};  // of the ready ones
+  SpanNumber oldest_[Classes::kSmallClasses] = {};
   std::size_t ready_slices_ = 0;
-  std::size_t away_slices_ = 0;                     // of what is in the queue
+  std::size_t most_staying_ = 0;  // the same
+  std::size_t most_ready_ = 0;    // beside of_currents_
+  std::size_t away_slices_ = 0;   // of what is in the queue
+  std::size_t most_away_ = 0;
   std::uint8_t lent_[Classes::kSmallClasses] = {};  // batches, of a class without a span
   std::size_t of_currents_ = 0;  // slices of a span of each class that the thread has had
   std::uint64_t classes_[(Classes::kSmallClasses + 63) / 64] = {};  // bit c: the thread has had c

@@ -133,6 +133,7 @@ class PageLayer : public thread::ForkWatch, public SpanTable<Config> {
       const SpanRef span = this->span(SpanNumber{n});
       if (span->abandoned_link.load_relaxed() != 0) heap.abandoned.forget(span);
       if (span->away_link.load_relaxed() != 0) span->away_link.store_relaxed(0);
+      if (span->is_queued()) span->set_queued(false);
     }
   }
   bool show_abandoned(SpanRef span) { return heap.abandoned.show(span); }

@@ -62,16 +62,6 @@ class PoolRows {
     return stacks_->put_chain_bounded(this_epochs(info.pool_row), shard, first, last, count,
                                       room(info, shard), pages_.pool_links());
   }
-  /// A hint, from the nearest shards only.
-  bool looks_empty(unsigned row, unsigned shard) const {
-    for (unsigned step = 0; step < shards() && step < Config::kShardsPerLook; ++step) {
-      const unsigned other = (shard + step) % shards();
-      for (const unsigned stack : {this_epochs(row), last_epochs(row)}) {
-        if (!stacks_->looks_empty(stack, other)) return false;
-      }
-    }
-    return true;
-  }
 
   /// Returns the cost (drain_last_epochs).
   template <class Give>

@@ -56,9 +56,7 @@ struct SizeClass {
 
 /// All that slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
-  std::uint64_t magic = 0;  ///< divisibility_magic(block_size)
-  /// With more blocks out a span that is nobody's has hardly a free one (OwnedSpans::is_to_adopt)
-  std::uint32_t partial_outstanding = 0;
+  std::uint64_t magic = 0;        ///< divisibility_magic(block_size)
   std::uint32_t enough_free = 0;  ///< an owner takes a remote list of at least this many
   std::uint8_t order = 0;         ///< of the virtual span, if it has several blocks
   /// Of the virtual span; 0 for kHuge, whose objects each have their own number
@@ -171,7 +169,6 @@ struct SizeClassRules : Config {
     const std::uint32_t free = (info.blocks * Config::kPartialPermille + 999) / 1000;
     const auto reuse_free =
         static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
-    info.partial_outstanding = info.blocks - reuse_free;
     info.enough_free = reuse_free;
     return info;
   }
@@ -246,7 +243,7 @@ struct SizeClasses : SizeClassRules<Config> {
     return holds && Rules::has_little_overhead(k) && k.slices == 1u << k.order &&
            k.order <= kMaxOrder && k.blocks >= Rules::kMinBlocks &&
            // A span that goes away with no block free must not be taken back at once.
-           k.partial_outstanding < k.blocks && k.partial_outstanding != 0;
+           k.enough_free < k.blocks && k.enough_free != 0;
   }
 
   // Spans of several blocks are aligned to a slice, so a block is as aligned as its size. The class

@@ -82,7 +82,6 @@ class alignas(kCacheLine) Span : public FreeTarget {
     free_list_.clear();
     rest_.clear();
     purged_.store_relaxed(0);
-    ready_ = false;
     go_on(word_of_life);
   }
   /// Begins a life in the class of the last one, with the lists that are there.
@@ -95,6 +94,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   void begin_to_own() {
     set_stock(Stock::kMore);
     watched_ = 0;
+    set_queued(false);
     expect_first_clock();
   }
   /// Of a span of several blocks: so many are out that its owner has not handed out.
@@ -165,25 +165,27 @@ class alignas(kCacheLine) Span : public FreeTarget {
   /// Of an owned span: its owner's free is the first since it was used up. The next event comes
   /// when the owner has freed all that is out. False: that was the last one.
   SPANALLOC_INLINE bool expect_empty() {
-    if (SPANALLOC_UNLIKELY(others_ != 0)) return expect_few();
+    SPANALLOC_ASSERT(!has_others());
     const std::uint32_t out = load_word().outstanding() - 1;
     set_stock(Stock::kNone);
     expect_emptying(out, 0);
     return out != 0;
   }
-  /// The same where others had blocks when the owner became that: it may never become empty.
-  [[gnu::noinline]] bool expect_few() {
+  /// Of a span of several blocks: whether others had blocks when its owner became that.
+  bool has_others() const { return others_ != 0; }
+  /// expect_empty() of such a span: it may never become empty.
+  void expect_few() {
     const std::uint32_t out = own_out(load_word().outstanding()) - 1;
     set_stock(Stock::kNone);
     expect_emptying(out - out / 4, 0);
-    return out != 0;
   }
-  /// The next event comes when so few blocks are out. False: they are already, or the span does not
-  /// count its frees.
+  /// After either of these: nothing of it is out.
+  bool is_emptied() const { return left_.load_relaxed() == 0; }
+  /// If the span counts its frees, the next event comes `few` of them earlier. False: it would have
+  /// come already.
   bool expect_few_out(std::uint32_t few) {
+    if (looks() != 0) return true;  // it reads the clock, or this was asked before
     const std::uint32_t left = left_.load_relaxed();
-    if (is_for_clock()) return false;
-    if (looks() != 0) return true;  // this was asked before
     if (left <= few) return false;
     expect_emptying(left - few, 1);
     return true;
@@ -226,15 +228,18 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
   // --- Where it is -------------------------------------------------------------------------------
 
-  /// On a chain of free spans, or among its owner's ready ones: by who has it
+  /// On a chain of free spans, or among its owner's ready ones the one before: by who has it
   SpanNumber next() const { return next_; }
   void set_next(SpanNumber next) { next_ = next; }
-  /// Of a ready span: the one that became ready after it
-  SpanNumber newer() const { return newer_; }
-  void set_newer(SpanNumber newer) { newer_ = newer; }
-  /// Among its owner's ready spans (owned_spans.hpp)
-  bool is_ready() const { return ready_; }
-  void set_ready(bool ready) { ready_ = ready; }
+  /// Among its owner's ready spans (owned_spans.hpp), and the one that became ready after it
+  bool is_ready() const { return (newer_ & kReady) != 0; }
+  SpanNumber newer() const { return SpanNumber{newer_ & ~kReady}; }
+  void set_ready(SpanNumber newer) { newer_ = kReady | index_of(newer); }
+  void set_not_ready() { newer_ = 0; }
+  /// In its owner's queue of away spans, as far as its owner knows. (A former owner may take that
+  /// knowledge away: then the owner looks at the queue's link.)
+  bool is_queued() const { return queued_.load_relaxed(); }
+  void set_queued(bool queued) { queued_.store_relaxed(queued); }
   /// Whose queue has it as an entry, if one has (away_link); constant meanwhile
   CacheNumber queuer() const {
     return CacheNumber{std::uint32_t{queuer_high_.load_relaxed()} << 16 |
@@ -252,6 +257,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
   friend struct SpanTestAccess;
   friend struct spanalloc::InspectionAccess;
 
+  static constexpr std::uint32_t kReady = 1u << 31;     // no span has such a number
   static constexpr std::uint32_t kForClock = 1u << 16;  // `quota` of a current span: the clock's
 
   void set_room(const ClassInfo& info) {
@@ -276,7 +282,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
  private:
   Plain<SpanNumber> next_;
-  bool ready_;
+  Atomic<bool> queued_;
   Atomic<std::uint8_t> size_class_;
   std::uint8_t order_;
   Atomic<std::uint8_t> queuer_high_;
@@ -303,7 +309,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
     /// Holder of a block of kHuge: slices that it was last resized to (or a little more), beyond
     /// which the span may have room; 0: never resized
     std::uint32_t asked;
-    SpanNumber newer_;  // of a ready span
+    std::uint32_t newer_;  // of several blocks: ready, and the next ready one
   };
 
  private:

@@ -143,11 +143,6 @@ class SpanPool {
     return stack_of(size, shard).count.load_relaxed();
   }
 
-  /// A hint; nothing follows from it.
-  bool looks_empty(std::size_t size, unsigned shard) const noexcept {
-    return stack_of(size, shard).top.looks_empty();
-  }
-
  private:
   struct Stack {
     TreiberStack top;

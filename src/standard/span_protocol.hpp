@@ -35,7 +35,6 @@ namespace spanalloc::standard {
 /// Free spans of their finder alone, linked through `next`: for the pool.
 struct SpanChain {
   SpanNumber first = SpanNumber::kNone;
-  std::uint32_t count = 0;
   /// The last span withdrawn on the way; reported at the end
   SpanNumber damaged = SpanNumber::kNone;
 
@@ -43,7 +42,6 @@ struct SpanChain {
   void add(SpanRef span) {
     span->set_next(first);
     first = span.number;
-    ++count;
   }
 };
 
@@ -281,7 +279,7 @@ class SpanProtocol {
   void forget_as_owned(SpanRef span, CacheNumber me) {
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
     pages_.hide_from_owner(me, span);
-    span->set_ready(false);
+    span->set_not_ready();
   }
 
   // How many blocks are free in a span that the thread has alone: on these lists, on a remote list

@@ -63,10 +63,6 @@ class TreiberStack {
     return 0;
   }
 
-  bool looks_empty() const noexcept {
-    return number_of(top_.load_relaxed()) == 0;
-  }  // a hint, nothing follows
-
  private:
   static std::uint32_t number_of(std::uint64_t top) { return static_cast<std::uint32_t>(top); }
   static std::uint64_t advance(std::uint64_t old_top, std::uint32_t number) {

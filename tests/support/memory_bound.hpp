@@ -57,7 +57,8 @@ struct MemoryBound {
   /// none of them is reusable then.
   static constexpr double growth(unsigned c) {
     const auto& info = Classes::kTable[c];
-    return info.real_span / (static_cast<double>(info.block_size) * (info.partial_outstanding + 1));
+    return info.real_span /
+           (static_cast<double>(info.block_size) * (info.blocks - info.enough_free + 1));
   }
 
   /// Listed classes, those first whose spans, or pages, are held by the smallest part.

@@ -71,11 +71,10 @@ TEST_F(StandardPoolRows, TheBoundIsOnBothStacksTogether) {
 TEST_F(StandardPoolRows, ASpanIsFoundFromAnotherShard) {
   const SpanNumber span = fresh();
   ASSERT_TRUE(rows_.put(span, info_, 1));
-  EXPECT_FALSE(rows_.looks_empty(info_.pool_row, 0));
   EXPECT_EQ(rows_.take_local(info_.pool_row, 0), SpanNumber::kNone);
   rows_.begin_epoch();
   EXPECT_EQ(rows_.take(info_.pool_row, 0), span);
-  EXPECT_TRUE(rows_.looks_empty(info_.pool_row, 0));
+  EXPECT_EQ(rows_.take(info_.pool_row, 0), SpanNumber::kNone);
 }
 
 TEST_F(StandardPoolRows, OnlyAShardThatHasEnoughIsDrainedForAnotherSize) {

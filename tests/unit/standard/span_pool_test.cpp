@@ -62,7 +62,7 @@ TEST(SpanPool, TakeAllHandsOutTheWholeChain) {
     seen.push_back(index_of(n));
   }
   EXPECT_EQ(seen, (std::vector<std::uint32_t>{5, 4, 3, 2, 1}));
-  EXPECT_TRUE(pool->looks_empty(0, 0));
+  EXPECT_EQ(pool->take_all(0, 0), Number::kNone);
 }
 
 TEST(SpanPool, ForgetAllTellsWhetherASpanWasThere) {
