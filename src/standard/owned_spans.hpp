@@ -162,7 +162,7 @@ class OwnedSpans {
   /// they could see that it is away; claim_own() is to follow. (Another thread's last free may not
   /// see that yet, and this load not yet that free. Then a decay epoch claims the span.)
   SPANALLOC_INLINE static bool go_away(Span& span) {
-    SPANALLOC_ASSERT(span.is_queued() && span.away_link.load_relaxed() != 0);
+    SPANALLOC_ASSERT(span.away_link.load_relaxed() != 0);
     span.set_away();
     return span.load_word().outstanding() != 0;
   }
