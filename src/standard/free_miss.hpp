@@ -121,7 +121,7 @@ struct FreeMiss {
 
  private:
   // The same where others had blocks of the span before, or this was its only block that was out,
-  // or the last current one is not a used-up span in the queue.
+  // or the span that was current is not used up, or not in the queue.
   [[gnu::noinline]] static void pass_rare_event(auto& thread, Span& span, FreeTarget* last) {
     if (span.has_others()) span.expect_few();
     thread.cache->owned.displace(thread, span, last);

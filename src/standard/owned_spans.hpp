@@ -171,7 +171,7 @@ class OwnedSpans {
     const SpanRef span = thread.pages->ref_of(record);
     if (thread.heap->protocol().claim_if_away(span)) thread.heap->put_in_pool(span, thread.shard());
   }
-  /// `span` has become current in the place of `last`, of any state.
+  /// `span` has become current in the place of `last`, which may be used up or not, or none.
   [[gnu::noinline]] void displace(auto& thread, Span& span, FreeTarget* last) {
     if (last == &span || last->stock() == Stock::kAway || last->stock() == Stock::kBatch) return;
     if (last->stock() == Stock::kUsedUp) return put_away(thread, last);
@@ -525,8 +525,8 @@ class OwnedSpans {
   SpanNumber newest_[Classes::kSmallClasses] = {};  // of the ready ones
   SpanNumber oldest_[Classes::kSmallClasses] = {};
   std::size_t ready_slices_ = 0;
-  std::size_t most_staying_ = 0;  // the same
-  std::size_t most_ready_ = 0;    // beside of_currents_
+  std::size_t most_staying_ = 0;  // beside of_currents_
+  std::size_t most_ready_ = 0;    // the same
   std::size_t away_slices_ = 0;   // of what is in the queue
   std::size_t most_away_ = 0;
   std::uint8_t lent_[Classes::kSmallClasses] = {};  // batches, of a class without a span

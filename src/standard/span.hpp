@@ -228,7 +228,7 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
   // --- Where it is -------------------------------------------------------------------------------
 
-  /// On a chain of free spans, or among its owner's ready ones the one before: by who has it
+  /// The next span on a chain of free ones, or the one that became ready before it: by who has it
   SpanNumber next() const { return next_; }
   void set_next(SpanNumber next) { next_ = next; }
   /// Among its owner's ready spans (owned_spans.hpp), and the one that became ready after it
