@@ -76,8 +76,8 @@ class RecordRegistry {
   /// is_idle(record) says so, which is asked of each, perhaps twice.
   template <class IsIdle>
   void recover_in_child(IsIdle&& is_idle) {
-    // (Nobody else is there. But a signal handler may allocate, which it must not: it then waits for
-    // ever, as in the middle of a take(), and no record is listed twice.)
+    // (Nobody else is there. But a signal handler may allocate, which it must not: it then waits
+    // for ever, as in the middle of a take(), and no record is listed twice.)
     const LockGuard guard(lock_);
     // Mostly the list is right, and nothing is written: the kernel must copy each page that the
     // child writes to. What is listed is idle, unless somebody vanished in the middle of a change.
