@@ -75,7 +75,6 @@ struct Inspection {
   std::uint32_t span_class = 0;    ///< 1
   std::uint32_t span_carved = 0;   ///< 2
   std::uint32_t span_list = 0;     ///< 8: an address; bit 3 set: the list is empty
-  std::uint32_t span_rest = 0;     ///< 8
   std::uint32_t span_purged = 0;   ///< 8
   std::uint32_t span_retired = 0;  ///< 1
   std::uint32_t word_owner_shift = 0;

@@ -109,8 +109,7 @@ class ForkRecovery {
     CacheRecord& cache = pages.caches[word.owner()];
     if (!pages.caches.has_vanished(cache)) return 0;
     const std::uint32_t blocks = Pages::capacity(span->class_id());
-    const bool is_away =
-        span->stock() == Stock::kAway && span->free_list().is_empty() && span->rest().is_empty();
+    const bool is_away = span->stock() == Stock::kAway && span->free_list().is_empty();
     // If the span is still its thread's, all of this was. (Of spans that have a free block nobody
     // else can claim one.)
     if (!span->word.load_acquire().is(cache.number, SpanState::kOwned)) return 0;
@@ -251,12 +250,9 @@ class ForkRecovery {
     Heap& heap = pages.heap;
     const ClassInfo& info = Pages::Classes::info(span->class_id());
     pages.clear_links_of_purged(span);
-    std::uint32_t free = span->count_unlisted(info);
-    for (const FreeList* list : {&span->free_list(), &span->rest()}) {
-      const ListLength length = length_of(list->first(), info.virtual_span, info.blocks);
-      if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
-      free += length.blocks;
-    }
+    const ListLength length = length_of(span->free_list().first(), info.virtual_span, info.blocks);
+    if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
+    const std::uint32_t free = span->count_unlisted(info) + length.blocks;
     if (free > span->load_word().outstanding()) return retire_current_span(pages, span);
     const Freed freed = heap.protocol().owned_to_nobodys(span, cache.number, free);
     if (freed == Freed::kEmptied) heap.put_in_pool(span, 0);

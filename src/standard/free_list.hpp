@@ -184,7 +184,7 @@ class FreeList {
   }
   /// Puts a list in front, whose last block is `last`.
   void prepend(Block* first, Block* last) {
-    last->link_to(this->first());
+    last->link_in_order(this->first());
     set(first);
   }
   /// `link` leads from the block to where the list begins.

@@ -182,7 +182,7 @@ struct FreeMiss {
   // The span of a block that is out, which nobody owns. False: another thread holds it, or has it.
   [[gnu::noinline]] static bool adopt(auto& thread, SpanRef span) {
     const auto inside = thread.enter();
-    const auto hand = thread.hold();
+    const auto hand = thread.take_in_hand();
     if (!span->word.hold().done) return false;
     const OwnedSpan owned = thread.heap->protocol().own_held(span, thread.cache->number);
     span->set_others(0);  // for all that is known the thread has allocated them

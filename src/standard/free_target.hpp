@@ -36,7 +36,7 @@ struct BlockTest {
 /// What an own span's list can go on with when it ends. Other threads read whether it is kAway: it
 /// says whether they may claim the span (span_protocol.hpp, I2).
 enum class Stock : std::uint8_t {
-  kMore,    ///< perhaps blocks that were never carved, are purged, or on the second list
+  kMore,    ///< perhaps blocks that were never carved, or are purged
   kNone,    ///< nothing: all that is free is on the list
   kBatch,   ///< nothing: the list is no span's, but a batch's (remote_batches.hpp)
   kUsedUp,  ///< nothing, and the list is empty: the next free is an event

@@ -20,16 +20,16 @@ class InHand {
   void let_go() { count_ = 0; }
 
   /// While it lives, the thread has a span in hand.
-  class [[nodiscard]] Hold {
+  class [[nodiscard]] Taken {
    public:
-    explicit Hold(InHand& all) : all_(all) {
+    explicit Taken(InHand& all) : all_(all) {
       if constexpr (kAssertions) ++all_.count_;
     }
-    ~Hold() {
+    ~Taken() {
       if constexpr (kAssertions) --all_.count_;
     }
-    Hold(const Hold&) = delete;
-    Hold& operator=(const Hold&) = delete;
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
 
    private:
     InHand& all_;

@@ -91,7 +91,6 @@ struct InspectionAccess {
     out.span_class = offsetof(Span, size_class_);
     out.span_carved = offsetof(Span, carved_);
     out.span_list = offsetof(Span, free_list_);
-    out.span_rest = offsetof(Span, rest_);
     out.span_purged = offsetof(Span, purged_);
     out.span_retired = offsetof(Span, withdrawn_);
     out.word_owner_shift = SpanWord::kOwnerShift;

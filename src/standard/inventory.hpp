@@ -202,15 +202,12 @@ class Inventory {
     Record& cache = pages_.caches[word.owner()];
     if (&cache == mine_) {
       row.free += on_lists(span, info);
-    } else if (!span->is_used_up() && (!span->free_list().is_empty() || !span->rest().is_empty())) {
+    } else if (!span->is_used_up() && !span->free_list().is_empty()) {
       row.unsure = info.blocks;
     }
   }
   SPANALLOC_COLD static std::uint32_t on_lists(SpanRef span, const ClassInfo& info) {
-    std::uint32_t blocks = 0;
-    for (const FreeList* list : {&span->free_list(), &span->rest()})
-      blocks += length_of(list->first(), info.virtual_span, info.blocks).blocks;
-    return blocks;
+    return length_of(span->free_list().first(), info.virtual_span, info.blocks).blocks;
   }
 
   // What a thread keeps: blocks that are out for their spans.

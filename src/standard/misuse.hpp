@@ -73,7 +73,7 @@ struct Misuse {
       return true;
     if (thread.cache != nullptr && has(thread.cache->batches.newest(span))) return true;
     // Acquire: pairs with FreeTarget::push().
-    return has(span->free_list().first_acquire()) || has(span->rest().first_acquire());
+    return has(span->free_list().first_acquire());
   }
 
   /// Reports a block that looks free if it is on a list that this thread may read. Else the

@@ -196,9 +196,9 @@ class OwnedSpans {
     const std::uint32_t looks = span->looks();
     span->expect_first_clock();
     if (may_stay(thread) && delay_.stays(c)) return thread.cache->timed_work.count_stay(thread);
-    const auto hand = thread.hold();
+    const auto hand = thread.take_in_hand();
     const auto inside = thread.enter();
-    const std::uint32_t free_blocks = Blocks::join_and_count_free(thread, span);
+    const std::uint32_t free_blocks = Blocks::count_free(thread, span);
     const std::uint32_t out = span->own_out(span->load_word().outstanding() - free_blocks);
     const std::uint32_t all = span->own_out(span->carved());
     const std::uint32_t few = all < 4 ? 1 : all / 4;
@@ -225,7 +225,7 @@ class OwnedSpans {
       if (!has_had(c)) continue;
       ++looks;
       leave_freed_into(thread, c, Config::kAwayPerSearch);
-      const auto hand = thread.hold();
+      const auto hand = thread.take_in_hand();
       SpanRef span = thread.current_span(c);
       if (!span || !ages_.is_unused(c, *span.record)) span = oldest_ready(thread, c);
       if (span) return give_up(thread, c, span);
@@ -326,7 +326,7 @@ class OwnedSpans {
   void for_each(auto& thread, F&& f) {
     for_each_class([&](ClassId c) {
       const auto visit = [&](SpanRef span) {
-        const auto hand = thread.hold();
+        const auto hand = thread.take_in_hand();
         f(c, span);
       };
       for (SpanNumber number = newest_[index_of(c)]; number != SpanNumber::kNone;) {
@@ -370,7 +370,7 @@ class OwnedSpans {
     if (waits && newest->expect_few_out(Classes::info(c).blocks / 8)) return;
     if (may_stay(thread) && delay_.stays(c)) return;
     const auto inside = thread.enter();
-    const auto hand = thread.hold();
+    const auto hand = thread.take_in_hand();
     if (waits) delay_.gave_up(c, os::now_ms());
     give_up(thread, c, waits ? newest : oldest_ready(thread, c));
   }
@@ -382,7 +382,7 @@ class OwnedSpans {
         const SpanNumber oldest = oldest_[index_of(c)];
         if (oldest == newest_[index_of(c)]) return;
         cost += Config::kCostOfGivingUp + Classes::info(c).blocks;
-        const auto hand = thread.hold();
+        const auto hand = thread.take_in_hand();
         give_up(thread, c, thread.pages->span(oldest));
       }
     });
@@ -501,7 +501,7 @@ class OwnedSpans {
     if (last->stock() == Stock::kUsedUp) put_away(thread, last);
   }
   static std::uint32_t count_free(auto& thread, SpanRef span) {
-    return span->is_used_up() ? 0 : Blocks::join_and_count_free(thread, span);
+    return span->is_used_up() ? 0 : Blocks::count_free(thread, span);
   }
   void give_up(auto& thread, ClassId c, SpanRef span) {
     give_up(thread, c, span, count_free(thread, span));

@@ -8,8 +8,8 @@
 // is not.
 //
 // If the first block of the remote list is purged it stays the first, without a link; the blocks
-// behind it go to `rest`. Blocks that are pushed later lead to the purged block, where the list is
-// at its end: cut_lists() ends it there before blocks are taken off it again.
+// behind it go onto the span's own list. Blocks that are pushed later lead to the purged block,
+// where the list is at its end: cut_lists() ends it there before blocks are taken off it again.
 //
 // The order of steps serves a fork's child that finds the span's holder vanished: first the mask is
 // written, then the blocks that it covers leave the lists, then their pages go. So a purged block
@@ -43,13 +43,11 @@ class PartialPurge {
     const std::uint64_t old = purged();
     Block* const first = span_.free_list().first();
     // Damaged lists are left alone: who takes blocks from them reports them.
-    if (!count_list(first) || !count_list(span_.rest().first()) || !count_list(remotes))
-      return cost_;
+    if (!count_list(first) || !count_list(remotes)) return cost_;
     for_each_purged(old, info_, carved_, [&](std::uint32_t i) { count_block(i); });
     const Pages pages = pages_to_give(old, page_size);
     if (pages.fresh != 0) {
       span_.set_purged(old | pages.fresh);
-      unlink(span_.rest().first(), &span_.rest());
       unlink(first, &span_.free_list());
       unlink(remotes, nullptr);
       set_aside(remotes);
@@ -82,9 +80,7 @@ class PartialPurge {
   /// (Purged pages are only read.)
   SPANALLOC_COLD void unlink_purged(Block* remotes) {
     if (purged() == 0) return;
-    Block* const first = span_.free_list().first();
-    unlink(span_.rest().first(), &span_.rest());
-    unlink(first, &span_.free_list());
+    unlink(span_.free_list().first(), &span_.free_list());
     unlink(remotes, nullptr);
     set_aside(remotes);
     clear_links_of_purged();
@@ -207,8 +203,8 @@ class PartialPurge {
       head->set(to);
     }
   }
-  // For the first block of a list on which others push. If it is purged, the blocks behind it go to
-  // `rest`. (In between they count as out, for a fork's child.)
+  // For the first block of a list on which others push. If it is purged, the blocks behind it go
+  // onto the span's own list. (In between they count as out, for a fork's child.)
   void set_aside(Block* first) {
     if (first->is_end() || !is_purged(first) || !has_link(first)) return;
     Block* const behind = first->next();
@@ -216,12 +212,15 @@ class PartialPurge {
     if (behind->is_end() || is_purged(behind)) return;
     Block* last = behind;
     while (!last->next()->is_end() && !is_purged(last->next())) last = last->next();
-    span_.rest().prepend(behind, last);
+    span_.free_list().prepend(behind, last);
   }
   void cut(Block* block, FreeList* head) {
     Block* last = nullptr;
-    for (; !block->is_end(); last = block, block = block->next()) {
+    // (A block freed twice may have closed the list to a circle.)
+    for (std::uint32_t left = info_.blocks; left != 0 && !block->is_end(); --left) {
       if (is_purged(block)) return lead(last, no_block(), head);
+      last = block;
+      block = block->next();
     }
   }
   // Of the blocks that touch `pages`, clears the links that do not go with a page of `gone`.

@@ -74,7 +74,7 @@ struct Refill {
     const std::uint32_t enough = Classes::info(c).enough_free;
     while (thread.list_of(c).is_empty()) {
       if (const SpanRef span = thread.current_span(c)) {
-        const auto hand = thread.hold();
+        const auto hand = thread.take_in_hand();
         if (const Refilled own = Blocks::refill_from_span(thread, span); own != Refilled::kNothing)
           return own;
         if (Blocks::take_remotes(thread, span, enough)) {
@@ -88,7 +88,7 @@ struct Refill {
         continue;
       const OwnedSpan found = find_span(thread, c);
       if (!found) return take_any(thread, c) ? Refilled::kBlocks : Refilled::kNothing;
-      const auto hand = thread.hold();
+      const auto hand = thread.take_in_hand();
       owned.make_current(thread, c, found.span);  // first: add_remotes() may report damage
       Blocks::add_remotes(thread, found.span, found.remotes);
     }

@@ -80,7 +80,6 @@ class alignas(kCacheLine) Span : public FreeTarget {
     asked = 0;
     carved_.store_relaxed(0);
     free_list_.clear();
-    rest_.clear();
     purged_.store_relaxed(0);
     go_on(word_of_life);
   }
@@ -124,8 +123,6 @@ class alignas(kCacheLine) Span : public FreeTarget {
     blocks_.limit.store_relaxed(limit);
     shown_.limit.store_relaxed(limit);
   }
-  /// A second list, of what others had freed before; mostly empty.
-  FreeList& rest() { return rest_; }
   Block* next_to_carve(const ClassInfo& info) const {
     return pointer_to<Block>(blocks_.base.read_own() + std::size_t{carved()} * info.block_size);
   }
@@ -134,10 +131,9 @@ class alignas(kCacheLine) Span : public FreeTarget {
     set_stock(Stock::kMore);
     purged_.store_release(mask);
   }
-  /// Forgets all free blocks that are on its lists, or purged.
+  /// Forgets all free blocks that are on its list, or purged.
   void lose_free_blocks() {
     free_list_.clear();
-    rest_.clear();
     set_purged(0);
   }
 
@@ -274,7 +270,6 @@ class alignas(kCacheLine) Span : public FreeTarget {
 
  private:
   Atomic<bool> withdrawn_;  // others ask, for statistics
-  FreeList rest_;
   Atomic<std::uint64_t> purged_;
 
  public:

@@ -33,19 +33,12 @@ struct SpanBlocks {
 
   /// Whether a current span has nothing that its free_list could go on with.
   static bool is_all_on_list(SpanRef span) {
-    return span->carved() == Classes::info(span->class_id()).blocks && span->rest().is_empty() &&
-           span->purged() == 0;
+    return span->carved() == Classes::info(span->class_id()).blocks && span->purged() == 0;
   }
 
-  /// Refills the span's empty list: with its second list, purged blocks, or the next untouched
-  /// ones.
+  /// Refills the span's empty list: with purged blocks, or the next untouched ones.
   [[gnu::noinline]] static Refilled refill_from_span(auto& thread, SpanRef span) {
     SPANALLOC_ASSERT(span->free_list().is_empty() && has_alone(thread, span));
-    if (SPANALLOC_UNLIKELY(!span->rest().is_empty())) {
-      // In this order a fork's child finds the list once, or not at all.
-      span->free_list().set(span->rest().take_all());
-      return Refilled::kBlocks;
-    }
     const ClassInfo& info = Classes::info(span->class_id());
     if (SPANALLOC_UNLIKELY(span->purged() != 0)) {
       span->free_list().set(take_purged(thread, span, info));
@@ -59,7 +52,6 @@ struct SpanBlocks {
   /// Carves the next block; nullptr: there is none.
   SPANALLOC_INLINE static Block* carve_one(SpanRef span, const ClassInfo& info) {
     if (span->carved() == info.blocks) return nullptr;
-    if (SPANALLOC_UNLIKELY(!span->rest().is_empty())) return nullptr;
     Block* block = span->next_to_carve(info);
     count_carved(span, info, 1);
     unpoison(block, info.block_size);
@@ -97,7 +89,7 @@ struct SpanBlocks {
     }
     if (span->free_list().is_empty()) {
       const auto untouched = static_cast<std::uint32_t>(min_of(info.blocks - span->carved(), most));
-      if (span->rest().is_empty() && span->purged() == 0 && untouched != 0) {
+      if (span->purged() == 0 && untouched != 0) {
         Block* const first = carve(thread, span, info, untouched);
         auto* const last = pointer_to<Block>(address_of(first) + (untouched - 1) * info.block_size);
         return {first, last, untouched};
@@ -117,57 +109,36 @@ struct SpanBlocks {
     return chain;
   }
 
-  /// Adds the remote list of a span that has become owned. (It has a second list already if its
-  /// last owner ended soon after adopting it.)
+  /// Adds the remote list of a span that has become owned.
   static void add_remotes(auto& thread, SpanRef span, BlockOffset remotes) {
     if (remotes == BlockOffset::kNone) return;
     Block* const list = thread.pages->block_at_offset(span, remotes);
     if (span->free_list().is_empty()) return span->free_list().set(list);
-    span->set_stock(Stock::kMore);
-    if (span->rest().is_empty()) return span->rest().set(list);
     const ClassInfo& info = Classes::info(span->class_id());
     const auto retire = [&] { Misuse::retire_lists(thread, span); };
-    span->rest().prepend(list, Misuse::length_of_own_list(list, info, info.blocks, retire).last);
+    Block* const last = Misuse::length_of_own_list(list, info, info.blocks, retire).last;
+    span->free_list().prepend(list, last);
   }
 
-  /// Joins the two lists of a span, and counts what is free in it, but for what other threads have
-  /// freed.
-  static std::uint32_t join_and_count_free(auto& thread, SpanRef span) {
+  /// Counts what is free in a span, but for what other threads have freed.
+  static std::uint32_t count_free(auto& thread, SpanRef span) {
     const ClassInfo& info = Classes::info(span->class_id());
-    std::uint32_t count = span->count_unlisted(info);
+    const std::uint32_t unlisted = span->count_unlisted(info);
     Block* const list = span->free_list().first();
-    Block* const rest = span->rest().first();
-    const auto last_of = [&](Block* first) -> Block* {
-      if (first->is_end()) return nullptr;
-      const auto retire = [&] { Misuse::retire_lists(thread, span); };
-      const ListLength length =
-          Misuse::length_of_own_list(first, info, info.blocks - count, retire);
-      count += length.blocks;
-      return length.last;
-    };
-    Block* const last = last_of(list);
-    Block* const last_of_rest = last_of(rest);
+    const auto retire = [&] { Misuse::retire_lists(thread, span); };
+    const ListLength own =
+        list->is_end() ? ListLength{}
+                       : Misuse::length_of_own_list(list, info, info.blocks - unlisted, retire);
     // A block that was freed once into each of two lists has joined them: from there on they are
     // one. Others may go on freeing: the list behind the head that is read here stays as it is.
     const SpanWord word = span->word.load_acquire();
-    Block* last_of_remotes = nullptr;
-    if (SPANALLOC_UNLIKELY(word.head() != BlockOffset::kNone)) {
-      last_of_remotes =
-          Misuse::check_length(thread, span, thread.pages->block_at_offset(span, word.head()),
-                               info.blocks - word.outstanding());
-    }
-    const bool joined = last != nullptr && (last == last_of_rest || last == last_of_remotes);
-    if (joined || (last_of_rest != nullptr && last_of_rest == last_of_remotes)) {
+    if (SPANALLOC_UNLIKELY(word.head() != BlockOffset::kNone) &&
+        own.last == Misuse::check_length(thread, span, thread.pages->first_of(span, word.head()),
+                                         info.blocks - word.outstanding())) {
       Misuse::retire_lists(thread, span);
-      Misuse::freed_twice(joined ? last : last_of_rest);
+      Misuse::freed_twice(own.last);
     }
-    SPANALLOC_ASSERT(count <= info.blocks);
-    if (last_of_rest != nullptr) {
-      // In this order a fork's child finds each list once, or not at all.
-      span->rest().clear();
-      span->free_list().prepend(rest, last_of_rest);
-    }
-    return count;
+    return unlisted + own.blocks;
   }
 
  private:

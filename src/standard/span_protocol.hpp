@@ -287,8 +287,7 @@ class SpanProtocol {
   SPANALLOC_COLD std::uint32_t count_free(SpanRef span, BlockOffset remotes) const {
     std::uint32_t free = pages_.capacity(span->class_id()) - span->carved() +
                          pages_.purged_blocks(span) +
-                         pages_.list_length(span, span->free_list().first()) +
-                         pages_.list_length(span, span->rest().first());
+                         pages_.list_length(span, span->free_list().first());
     if (remotes != BlockOffset::kNone)
       free += pages_.list_length(span, pages_.block_at_offset(span, remotes));
     return free;

@@ -183,7 +183,7 @@ class ThreadCache : public ThreadState<Config> {
   /// While it lives, the thread is in a call in which it may have a span that is in no place.
   SPANALLOC_INLINE HeapCall<Config> enter() { return {cache, *pages}; }
   /// While it lives, the thread has a span in hand.
-  InHand::Hold hold() { return InHand::Hold(cache->in_hand); }
+  InHand::Taken take_in_hand() { return InHand::Taken(cache->in_hand); }
   bool has_nothing_in_hand() const { return cache == nullptr || cache->in_hand.is_nothing(); }
   /// While it lives, the thread gives its own spans or their blocks back.
   auto begin_work() { return typename TimedWork<Config>::Working(*this); }

@@ -233,7 +233,6 @@ class StandardWorldOf {
     std::uint32_t found = span->count_unlisted(info);
     // (Purged blocks are on a list without being counted there.)
     found += pages_.list_length(span, span->free_list().first());
-    found += pages_.list_length(span, span->rest().first());
     if (const standard::BlockOffset head = span->load_word().head();
         head != standard::BlockOffset::kNone) {
       found += pages_.list_length(span, pages_.block_at_offset(span, head));

@@ -113,9 +113,7 @@ class HeapWalker {
     std::uint32_t free = span->count_unlisted(info);
     // Of an owned span the word counts what others have freed, and no other frees.
     free += info.blocks - word.outstanding();
-    for (Block* list : {span->free_list().first(), span->rest().first()}) {
-      free += length_of(list, info.virtual_span, info.blocks).blocks;
-    }
+    free += length_of(span->free_list().first(), info.virtual_span, info.blocks).blocks;
     return free == info.blocks;
   }
 
@@ -124,8 +122,7 @@ class HeapWalker {
   bool counts_exactly(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
     std::uint32_t free = span->count_unlisted(info);
-    for (Block* list : {span->free_list().first(), span->rest().first()})
-      free += pages_.list_length(span, list);
+    free += pages_.list_length(span, span->free_list().first());
     if (word.head() != BlockOffset::kNone)
       free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
     const bool counted = SpinLock::generation() == 0 ? free + word.outstanding() == info.blocks

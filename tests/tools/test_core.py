@@ -424,13 +424,19 @@ class Described(Looking):
 class DamagedListsTest(Described):
     """A block that is on two lists, and the like: what is described says so."""
 
+    def with_remote(self, still, walked, told, span, block):
+        """The change of the span's word by which its remote list begins with `block`."""
+        at = self.field(walked, told, span, "span_word")
+        word, = struct.unpack("<Q", still.read(at, 8))
+        return {at: word & ~(0xFFFFF << 16) | ((block - span.start) // 16 + 1) << 16}
+
     def test_two_lists_that_have_grown_together(self):
         still, told = self.of_heap("352,300,50")
         walked = spans.Spans(still, told)
         span, listed = span_with(walked, "list", 5)
         self.assertEqual(len(walked.free_blocks(span)[0][listed[2]]), 1)
-        # The second list begins at the first one's third block.
-        changed = Changed(still, {self.field(walked, told, span, "span_rest"): span.block(listed[2])})
+        # The remote list begins at the own one's third block.
+        changed = Changed(still, self.with_remote(still, walked, told, span, span.block(listed[2])))
         again = spans.Spans(changed, told)
         free, damages = again.free_blocks(again.span_of(again.range_at(span.start)))
         self.assertEqual([(damage.kind, damage.block) for damage in damages], [("twice", span.block(listed[2]))])
@@ -438,22 +444,24 @@ class DamagedListsTest(Described):
             self.assertEqual([(place.place, place.of) for place in free[index]],
                              [(at + 1, len(listed))] + [(at - 1, len(listed) - 2)] * (at >= 2))
         lines = blocks.Blocks(changed, told).describe(span.block(listed[2]))
-        self.assertIn(f"state   free, 2 times: on the span's free list, 3 of {len(listed)}; on the span's second free "
-                      f"list, 1 of {len(listed) - 2}", lines)
-        self.assertIn(f"damage  {span.block(listed[2]):#x} is on the span's free list, and on the span's second free "
-                      "list: freed twice, or a thread was about to move it", lines)
+        remote = "the span's remote list (freed by other threads)"
+        self.assertIn(f"state   free, 2 times: on the span's free list, 3 of {len(listed)}; on {remote}, "
+                      f"1 of {len(listed) - 2}", lines)
+        self.assertIn(f"damage  {span.block(listed[2]):#x} is on the span's free list, and on {remote}: freed twice, or a "
+                      "thread was about to move it", lines)
 
     def test_a_circle_and_lists_that_begin_nowhere(self):
         still, told = self.of_heap("352,300,50")
         walked = spans.Spans(still, told)
-        span, listed = span_with(walked, "list", 5)
+        span, listed = span_with(walked, "list", 5, block_bytes=32)
         first, third = span.block(listed[0]), span.block(listed[2])
         changed = Changed(still, {third: third ^ first ^ walked.key,
-                                  self.field(walked, told, span, "span_rest"): first + 4})
+                                  **self.with_remote(still, walked, told, span, first + 16)})
         found = blocks.Blocks(changed, told)
         lines = found.describe(third)
         self.assertIn(f"damage  the span's free list leads in a circle from {third:#x} on", lines)
-        self.assertIn(f"damage  the span's second free list leads to {first + 4:#x}, where no block is", lines)
+        self.assertIn("damage  the span's remote list (freed by other threads) leads to "
+                      f"{first + 16:#x}, where no block is", lines)
         self.assertTrue(any("DAMAGED" in line and "leads in a circle" in line for line in lines), lines)
 
 

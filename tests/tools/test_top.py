@@ -581,7 +581,7 @@ def record(later=None, **changes):
         slice_bits=16, row_units=64, row_words=86, row_dirty=0, row_unmapped=2, row_lost=3, row_blocks=22,
         block_size_shift=8, block_state_mask=7, block_used=1,
         span_stride=128, span_word=64, span_class=82, span_carved=42, span_list=24,
-        span_rest=48, span_purged=56, span_retired=50,
+        span_purged=56, span_retired=50,
         word_owner_shift=40, word_state_shift=38, word_cached_bit=36, word_nobody=(1 << 24) - 2,
         cache_stride=16384, cache_thread=64, cache_forks_of=72,
         cache_batches=8192, batch_count=64, batch_stride=64,

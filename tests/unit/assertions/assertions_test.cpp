@@ -103,7 +103,7 @@ TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
 
 TEST_F(SpanAssertionDeathTest, W1_WorkBeginsWithNothingInHand) {
   auto& thread = *own_.thread_cache();
-  const auto hand = thread.hold();
+  const auto hand = thread.take_in_hand();
   EXPECT_DEATH(thread.cache->timed_work.run(thread), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(thread.cache->owned.give_up_unused(thread, 0), "has_nothing_in_hand\\(\\)");
   EXPECT_DEATH(own_.trim(), "has_nothing_in_hand\\(\\)");
@@ -113,8 +113,8 @@ TEST_F(SpanAssertionDeathTest, W1_WorkBeginsWithNothingInHand) {
 // Its handler may jump.
 TEST_F(SpanAssertionDeathTest, W1_NothingIsInHandAfterAReport) {
   auto& thread = *own_.thread_cache();
-  alignas(standard::InHand::Hold) unsigned char left[sizeof(standard::InHand::Hold)];
-  new (left) standard::InHand::Hold(thread.cache->in_hand);
+  alignas(standard::InHand::Taken) unsigned char left[sizeof(standard::InHand::Taken)];
+  new (left) standard::InHand::Taken(thread.cache->in_hand);
   ASSERT_FALSE(thread.has_nothing_in_hand());
   standard::ForkRecovery<Standard>::let_go(&own_.pages);
   EXPECT_TRUE(thread.has_nothing_in_hand());

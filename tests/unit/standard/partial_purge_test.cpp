@@ -416,7 +416,6 @@ class OneSpan {
   OneSpan() {
     standard::link_key.choose(12345);
     span.free_list().clear();
-    span.rest().clear();
     standard::SpanTestAccess::carved(span).store_relaxed(kBlocks);
   }
   static constexpr std::uint32_t kBlocks = 32;
@@ -460,7 +459,7 @@ TEST(PartialPurge, TheFirstBlockOfTheRemoteListStays) {
   s->thinning().purge_pages(remotes, 4096,
                             [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
   EXPECT_EQ(s->span.purged(), 0b11u);
-  EXPECT_EQ(s->list(s->span.rest().first()), (Numbers{12}));
+  EXPECT_EQ(s->list(s->span.free_list().first()), (Numbers{12}));
   EXPECT_EQ(s->thinning().cut_lists(remotes), no_block());
   s->at(20)->link_to(remotes);  // freed meanwhile
   EXPECT_EQ(s->thinning().cut_lists(s->at(20)), s->at(20));

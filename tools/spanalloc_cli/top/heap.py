@@ -438,25 +438,19 @@ class Heap:
             thread.unsure_bytes += unsure * size_class.block_bytes
 
     def _listed(self, number, view, at, size_class):
-        """How many blocks are on a span's own lists; None: unknown. Its thread may change them meanwhile: then they are
+        """How many blocks are on a span's own list; None: unknown. Its thread may change them meanwhile: then they are
         looked for once more."""
         start = self._base + (number << self._i.slice_bits)
-        length = self._length_of_both(view, at, start, size_class)
+        length = self._length(view, at, start, size_class)
         if length is None:
             again = self._memory.read(self._records + number * self._i.span_stride, self._i.span_stride)
             if again is not None:
-                length = self._length_of_both(again, 0, start, size_class)
+                length = self._length(again, 0, start, size_class)
         return length
 
-    def _length_of_both(self, view, at, start, size_class):
-        count = 0
-        for field in (self._i.span_list, self._i.span_rest):
-            first, = _WORD.unpack_from(view, at + field)
-            length = self._lists.length(first, start, size_class)
-            if length is None:
-                return None
-            count += length
-        return count
+    def _length(self, view, at, start, size_class):
+        first, = _WORD.unpack_from(view, at + self._i.span_list)
+        return self._lists.length(first, start, size_class)
 
     def _finish(self):
         totals = self.totals

@@ -16,7 +16,7 @@ NUMBERS = (
     "class_stride", "class_count", "class_first_large", "class_block_size", "class_span", "class_blocks", "class_lead",
     "slice_bits", "row_units", "row_words", "row_dirty", "row_unmapped", "row_lost", "row_blocks",
     "block_size_shift", "block_state_mask", "block_used",
-    "span_stride", "span_word", "span_class", "span_carved", "span_list", "span_rest",
+    "span_stride", "span_word", "span_class", "span_carved", "span_list",
     "span_purged", "span_retired",
     "word_owner_shift", "word_state_shift", "word_cached_bit", "word_nobody",
     "cache_stride", "cache_thread", "cache_forks_of", "cache_batches", "batch_count", "batch_stride",
@@ -72,7 +72,7 @@ class Inspection:
         """Whether each field lies in what it is a field of, so that no walk leaves what it has read."""
         fields = (
             ("class_stride", ("class_block_size", "class_span", "class_blocks", "class_lead"), 4),
-            ("span_stride", ("span_word", "span_list", "span_rest", "span_purged"), 8),
+            ("span_stride", ("span_word", "span_list", "span_purged"), 8),
             ("span_stride", ("span_carved",), 2), ("span_stride", ("span_class", "span_retired"), 1),
             ("cache_stride", ("cache_thread",), 8), ("cache_stride", ("cache_forks_of",), 4),
             ("batch_stride", ("batch_span", "batch_quota", "batch_left"), 4),

@@ -37,7 +37,7 @@ class Span:
         self.kind, self.state, self.owner = "torn", "its record makes no sense", None
         self.size_class = self.class_number = None
         self.first, self.block_bytes, self.blocks, self.carved = start, 0, 0, 0
-        self.purged, self.lists, self.remote = 0, (), 0
+        self.purged, self.list, self.remote = 0, 0, 0
 
     def index_at(self, address):
         """Of the block that has the address; None: none has."""
@@ -164,7 +164,7 @@ class Spans:
         span.purged = purged
         head = word >> 16 & 0xFFFFF
         span.remote = span.start + (head - 1) * 16 if head else 0
-        span.lists = tuple(_number(data, at, 8) for at in (i.span_list, i.span_rest))
+        span.list = _number(data, i.span_list, 8)
         is_retired = data[i.span_retired] != 0
         span.state = "withdrawn" if is_retired else "owned"
         if not is_retired and owner in self.lost:
@@ -270,8 +270,7 @@ class _FreeBlocks:
             for index in range(span.carved):
                 if span.is_purged(index):
                     self._free[index] = [Free("none", "on a page that was returned to the kernel")]
-        for where, first in zip(("the span's free list", "the span's second free list"), span.lists):
-            self._follow(where, first)
+        self._follow("the span's free list", span.list)
         self._follow("the span's remote list (freed by other threads)", span.remote)
         for where, address in self._spans.kept_by_threads().get(span.number, ()):
             self._follow(where, address)
