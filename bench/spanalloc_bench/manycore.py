@@ -28,7 +28,7 @@ from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
 from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, META, SEED, SHORT, TURNS, Row, append, read
 from spanalloc_bench.manycore_workloads import ALLOCATORS, WORKLOADS, Workload, settings
-from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
+from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator, Kind
 
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 16)
 QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
@@ -42,12 +42,16 @@ PROBED = "threadtest"  # asked for whose malloc it has
 # qemu records every reserved page: 16 GiB take 0.1 s, the default would take minutes.
 OUR_ARENA_BITS = 34
 
+# qemu has no vDSO, and without one our libraries count their looks at the clock instead of asking the kernel: each look
+# would be a line that moves, and 16 of them a millisecond. A simulation is over before a real clock would tell.
+OUR_SETTINGS = (("SPANALLOC_ARENA_BITS", str(OUR_ARENA_BITS)), ("SPANALLOC_CLOCK", "still"))
+
 
 def for_cores(allocator: Allocator, cores: int) -> Allocator:
     """The allocator with its settings for a machine of so many cores."""
     own = settings(allocator.name, cores)
-    if allocator.ours:
-        own = (("SPANALLOC_CPUS", str(cores)), ("SPANALLOC_ARENA_BITS", str(OUR_ARENA_BITS)))
+    if allocator.ours or allocator.kind is Kind.GIVEN:  # which may be ours, of before a change
+        own = (("SPANALLOC_CPUS", str(cores)), *OUR_SETTINGS)
     return dataclasses.replace(allocator, environment=allocator.environment + own)
 
 
