@@ -56,8 +56,10 @@ struct Standard {
   static constexpr std::size_t kAllReadyBytes = 32 * kMiB;
   /// More of them, up to the thread's part of kAllAwayBytes, stay until few of their blocks are
   /// out, or the thread looks what rests. A look gives up so many, in blocks, and for each span so
-  /// many more; some tenths of a millisecond.
+  /// many more, some tenths of a millisecond; a round over the classes gives up such a part of
+  /// those that are too many.
   static constexpr std::uint32_t kReadyPerLook = 1u << 14;
+  static constexpr std::size_t kRoundsOfSurplus = 8;
   static constexpr std::uint32_t kCostOfGivingUp = 64;
   /// A thread that is not alone has its part of so many bytes of spans without a free block, and as
   /// much with free ones. When it gets a span for a class, and has more without, it leaves so many

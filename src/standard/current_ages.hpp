@@ -23,14 +23,14 @@ class CurrentAges {
   static constexpr unsigned kClassCount = SizeClasses<Config>::kSmallClasses;
 
  public:
-  /// True: a round is going on, or begins now.
-  bool is_due(std::uint64_t now_ms) {
-    if (next_ != 0) return true;
-    if (now_ms - began_ms_ < Config::kRoundOfCurrentMs) return false;
+  /// True: a round begins now.
+  bool begins(std::uint64_t now_ms) {
+    if (next_ != 0 || now_ms - began_ms_ < Config::kRoundOfCurrentMs) return false;
     began_ms_ = now_ms;
     next_ = 1;  // there is no class 0
     return true;
   }
+  bool goes_on() const { return next_ != 0; }
   /// The round's next class; kNone: the round has ended.
   ClassId next() {
     const ClassId c{next_};

@@ -213,12 +213,16 @@ class OwnedSpans {
   // --- When spans are given up -------------------------------------------------------------------
 
   /// Does a part of a round over the classes. Gives up one span at most, because that walks its
-  /// list; or first of all ready ones that are too many.
+  /// list; or some of too many ready ones, as long as there are any to be given up in this round.
   [[gnu::noinline]] void give_up_unused(auto& thread, std::uint64_t now) {
     SPANALLOC_ASSERT(thread.has_nothing_in_hand());
     look_at_parts(thread);
-    if (!ages_.is_due(now)) return;
-    if (SPANALLOC_UNLIKELY(has_too_many_ready())) return give_up_ready(thread);
+    if (ages_.begins(now)) surplus_to_go_ = surplus() / Config::kRoundsOfSurplus + 1;
+    if (SPANALLOC_UNLIKELY(has_too_many_ready()) &&
+        (surplus_to_go_ != 0 || thread.pages->arena.is_short())) {
+      return give_up_ready(thread);
+    }
+    if (!ages_.goes_on()) return;
     for (unsigned looks = 0; looks < Config::kCurrentSpansPerLook;) {
       const ClassId c = ages_.next();
       if (c == ClassId::kNone) return;
@@ -279,7 +283,7 @@ class OwnedSpans {
     for (Span*& next : next_) next = nullptr;
     for (SpanNumber& newest : newest_) newest = SpanNumber::kNone;
     for (SpanNumber& oldest : oldest_) oldest = SpanNumber::kNone;
-    ready_slices_ = away_slices_ = 0;
+    ready_slices_ = away_slices_ = surplus_to_go_ = 0;
     ages_.forget();
     forget_habits();
   }
@@ -356,6 +360,11 @@ class OwnedSpans {
     ready_slices_ += Classes::info(c).slices;
     if (SPANALLOC_UNLIKELY(has_too_many_ready())) bound_ready(thread, c, span);
   }
+  // In slices.
+  std::size_t surplus() const {
+    const std::size_t most = of_currents_ + most_ready_;
+    return ready_slices_ - min_of(ready_slices_, most);
+  }
   bool has_too_many_ready() const { return ready_slices_ > of_currents_ + most_ready_; }
   // Whether a span that the class needs soon may stay, even if it is empty.
   bool may_stay(auto& thread) const {
@@ -382,6 +391,7 @@ class OwnedSpans {
         const SpanNumber oldest = oldest_[index_of(c)];
         if (oldest == newest_[index_of(c)]) return;
         cost += Config::kCostOfGivingUp + Classes::info(c).blocks;
+        surplus_to_go_ -= min_of(surplus_to_go_, Classes::info(c).slices);
         const auto hand = thread.take_in_hand();
         give_up(thread, c, thread.pages->span(oldest));
       }
@@ -525,9 +535,10 @@ class OwnedSpans {
   SpanNumber newest_[Classes::kSmallClasses] = {};  // of the ready ones
   SpanNumber oldest_[Classes::kSmallClasses] = {};
   std::size_t ready_slices_ = 0;
-  std::size_t most_staying_ = 0;  // beside of_currents_
-  std::size_t most_ready_ = 0;    // the same
-  std::size_t away_slices_ = 0;   // of what is in the queue
+  std::size_t most_staying_ = 0;   // beside of_currents_
+  std::size_t most_ready_ = 0;     // the same
+  std::size_t surplus_to_go_ = 0;  // of ready spans, in this round
+  std::size_t away_slices_ = 0;    // of what is in the queue
   std::size_t most_away_ = 0;
   std::uint8_t lent_[Classes::kSmallClasses] = {};  // batches, of a class without a span
   std::size_t of_currents_ = 0;  // slices of a span of each class that the thread has had
