@@ -78,8 +78,11 @@ struct Standard {
   /// Else it is lent blocks: so many at a time, and bytes, or one.
   static constexpr std::uint32_t kMostLent = 16;
   static constexpr std::size_t kBytesLent = 16 * kKiB;
-  /// After so many batches it is to have a span of its own.
-  static constexpr std::uint8_t kBatchesToOwn = 64;
+  /// It earns a span of its own with so much credit: 1 for each batch, or so much for a turn, where
+  /// it has freed since the last one. It loses the credit if it is lent nothing for so long.
+  static constexpr unsigned kCreditToOwn = 64;
+  static constexpr unsigned kCreditOfTurn = 16;
+  static constexpr std::uint64_t kRestMs = 20;
   /// How many bytes of cached large spans a thread keeps.
   static constexpr std::size_t kCachedLargeBytes = 1 * kMiB;
   /// Its owner takes an away span back when others have freed so many thousandths of its blocks:

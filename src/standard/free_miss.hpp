@@ -166,6 +166,7 @@ struct FreeMiss {
         adopt(thread, span)) {
       return thread.deallocate(p);
     }
+    thread.cache->owned.lending().freed(span->class_id());
     if (thread.cache->batches.add(thread, span, word, block)) return;
     const bool is_seen =
         word.state() == SpanState::kOwned || span->abandoned_link.load_relaxed() != 0;

@@ -39,6 +39,7 @@
 #include "standard/away_spans.hpp"
 #include "standard/current_ages.hpp"
 #include "standard/give_up_delay.hpp"
+#include "standard/lending.hpp"
 #include "standard/span_blocks.hpp"
 
 namespace spanalloc::standard {
@@ -53,6 +54,7 @@ class OwnedSpans {
 
  public:
   GiveUpDelay<Config>& give_up_delay() { return delay_; }
+  Lending<Config>& lending() { return lending_; }
   bool are_none() const { return of_currents_ == 0; }
   /// Whether a span of the thread's own is in one of its places.
   bool has(auto& thread, SpanRef span) const {
@@ -78,11 +80,10 @@ class OwnedSpans {
     span->expect_emptying(static_cast<std::uint32_t>(max_of(frees, 1)), 0);
     go_on_with(thread, c, *span.record);
   }
-  /// Whether the thread is to allocate from spans of its own in the class: it has had one; or it
-  /// has been lent so many batches that it may be thought to go on; or each thread may have such a
-  /// span beside what this one has.
+  /// Whether the thread is to allocate from spans of its own in the class: it has had one, or has
+  /// earned one; or each thread may have such a span beside what this one has.
   SPANALLOC_INLINE bool is_to_own(auto& thread, ClassId c) {
-    if (SPANALLOC_LIKELY(has_had(c)) || lent_[index_of(c)] == Config::kBatchesToOwn) return true;
+    if (SPANALLOC_LIKELY(has_had(c)) || lending_.has_earned_span(c)) return true;
     return (of_currents_ + Classes::info(c).slices) * thread.heap->live_caches.load_relaxed() <=
            Config::kAllOwnedBytes >> Config::kSliceBits;
   }
@@ -95,7 +96,6 @@ class OwnedSpans {
            thread.current[index_of(c)]->is_used_up() && next_[index_of(c)] == nullptr &&
            newest_[index_of(c)] == SpanNumber::kNone;
   }
-  void note_lent(ClassId c) { ++lent_[index_of(c)]; }
   /// A search begins.
   void note_search(ClassId c) {
     if (delay_.has_given_up(c)) delay_.needs_again(c, os::now_ms());
@@ -311,7 +311,7 @@ class OwnedSpans {
   static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
   void forget_habits() {
     for (std::uint64_t& word : classes_) word = 0;
-    for (std::uint8_t& batches : lent_) batches = 0;
+    lending_.forget();
     of_currents_ = 0;
     delay_.forget();
   }
@@ -540,10 +540,10 @@ class OwnedSpans {
   std::size_t surplus_to_go_ = 0;  // of ready spans, in this round
   std::size_t away_slices_ = 0;    // of what is in the queue
   std::size_t most_away_ = 0;
-  std::uint8_t lent_[Classes::kSmallClasses] = {};  // batches, of a class without a span
   std::size_t of_currents_ = 0;  // slices of a span of each class that the thread has had
   std::uint64_t classes_[(Classes::kSmallClasses + 63) / 64] = {};  // bit c: the thread has had c
   GiveUpDelay<Config> delay_;
+  Lending<Config> lending_;
   CurrentAges<Config> ages_;
 };
 

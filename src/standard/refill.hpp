@@ -163,7 +163,8 @@ struct Refill {
     auto& cache = *thread.cache;
     const Lent lent = lend(thread, c, cache.batches.most_lent(thread, c));
     if (lent.chain.count == 0) return false;
-    cache.owned.note_lent(c);
+    const bool few = thread.heap->live_caches.load_relaxed() <= 2 * os::cpu_count();
+    cache.owned.lending().lent(c, os::now_ms(), few);
     cache.batches.begin_lent(thread, c, lent.span, lent.chain);
     return true;
   }

@@ -46,12 +46,12 @@ struct ModelLending : ModelStandard {
   static constexpr std::size_t kAllOwnedBytes = 0;
   static constexpr std::uint32_t kMostLent = 2;
   static constexpr std::size_t kBytesLent = 64 * kKiB;
-  static constexpr std::uint8_t kBatchesToOwn = 255;
+  static constexpr unsigned kCreditToOwn = 200;
 };
 /// ... but for the first batch of each class.
 struct ModelLendingOnce : ModelLending {
   static constexpr const char* kName = "standard-model-lending-once";
-  static constexpr std::uint8_t kBatchesToOwn = 1;
+  static constexpr unsigned kCreditToOwn = 1;
 };
 
 template <class TheConfig>
